@@ -1,0 +1,222 @@
+"""Programs whose outer loops run in Python: compiled pieces, and the host code that strings them.
+
+Decides how such a program is compiled ahead of its first run (piece by piece, each apart), and that
+per iteration nothing happens on the host but the calls of compiled pieces: slices of xs are taken
+and ys are written inside them, buffers donated, so that nothing is copied or stacked at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoloop import _jaxpr
+
+Values = Sequence[Any]
+
+
+@dataclass
+class Cost:
+    """What compiling a program took, added up over its pieces.
+
+    Attributes:
+        trace_s: seconds of tracing and lowering.
+        compile_s: seconds of compiling.
+        peak_bytes: largest of the pieces' arguments, outputs and temporaries.
+        lazy: whether some part compiles only while it runs, so that `compile_s` misses it.
+        text: digest of the lowered texts: equal for identical programs.
+    """
+
+    trace_s: float = 0.0
+    compile_s: float = 0.0
+    peak_bytes: int = 0
+    lazy: bool = False
+    text: Any = field(default_factory=hashlib.sha256)
+
+    def compile(self, jitted: Any, *args: Any, **kwargs: Any) -> Any:
+        """Traces, lowers and compiles `jitted` for these arguments; returns what is compiled."""
+        start = time.perf_counter()
+        lowered = jitted.trace(*args, **kwargs).lower()
+        traced = time.perf_counter()
+        compiled = lowered.compile()
+        self.trace_s += traced - start
+        self.compile_s += time.perf_counter() - traced
+        self.text.update(lowered.as_text().encode())
+        self.peak_bytes = max(self.peak_bytes, memory_bytes(compiled))
+        return compiled
+
+
+def memory_bytes(compiled: Any) -> int:
+    """Device memory that a run of a compiled program needs, 0 where the back end does not tell."""
+    stats = compiled.memory_analysis()
+    if stats is None:
+        return 0
+    held = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    return int(held - stats.alias_size_in_bytes)
+
+
+class Runnable(Protocol):
+    """A part of a host program, from flat values to flat values."""
+
+    def prepare(self, specs: Values, cost: Cost) -> list[Any]:
+        """Compiles for inputs like `specs` (arrays or `ShapeDtypeStruct`s); returns its outputs' specs."""
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """Runs."""
+
+
+class Piece:
+    """A stretch of the program as one compiled program. `donate` names flat inputs to give up."""
+
+    def __init__(self, fun: _jaxpr.Flat, name: str, donate: Sequence[int] = ()) -> None:
+        def piece(*values: Any) -> list[Any]:
+            return list(fun(*values))
+
+        piece.__name__ = piece.__qualname__ = f"autoloop_{name}"
+        self.run: Callable[..., list[Any]] = jax.jit(piece, donate_argnums=tuple(donate))
+
+    def prepare(self, specs: Values, cost: Cost) -> list[Any]:
+        compiled = cost.compile(self.run, *specs)
+        outs = self.run.eval_shape(*specs)  # type: ignore[attr-defined]  # a jitted function has it
+        if all(getattr(s, "sharding", None) is None for s in specs):
+            return list(outs)
+        shardings = jax.tree.leaves(compiled.output_shardings)
+        return [spec(o, s) for o, s in zip(outs, shardings, strict=True)]
+
+    def __call__(self, *values: Any) -> list[Any]:
+        return self.run(*values)
+
+
+class Eager:
+    """A stretch of the program operation by operation: each is dispatched, and compiled, by itself."""
+
+    def __init__(self, jaxpr: _jaxpr.Jaxpr) -> None:
+        self._jaxpr = jaxpr
+        self._fun = _jaxpr.as_fun(jaxpr)
+
+    def prepare(self, specs: Values, cost: Cost) -> list[Any]:
+        cost.lazy = True
+        cost.text.update(b"eager")
+        return [_jaxpr.struct(a) for a in _jaxpr.out_avals(self._jaxpr)]
+
+    def __call__(self, *values: Any) -> list[Any]:
+        return list(self._fun(*values))
+
+
+class Chain:
+    """Parts of a block, run one after the other; values that nothing reads again are let go."""
+
+    def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[_jaxpr.Part, Runnable]]) -> None:
+        self._jaxpr = jaxpr
+        self._parts = tuple(parts)
+
+    def prepare(self, specs: Values, cost: Cost) -> list[Any]:
+        env = _jaxpr.Env(self._jaxpr, specs)
+        for part, runnable in self._parts:
+            env.write(part, runnable.prepare(env.read(part.inputs), cost))
+        return env.outputs()
+
+    def __call__(self, *values: Any) -> list[Any]:
+        env = _jaxpr.Env(self._jaxpr, values)
+        for part, runnable in self._parts:
+            env.write(part, runnable(*env.read(part.inputs)))
+        return env.outputs()
+
+
+def spec(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:
+    """What a piece is compiled for: shape, dtype, weak type, and the sharding of placed data."""
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, sharding=sharding)
+
+
+def spec_of(value: Any) -> Any:
+    """The spec of an argument: its sharding counts only if the user placed it somewhere."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    array = jnp.asarray(value)
+    placed = getattr(array, "committed", False)
+    return spec(jax.typeof(array), array.sharding if placed else None)
+
+
+# ---------------------------------------------------------------- parts that loops are made of
+
+
+def starter(scan: _jaxpr.Scan) -> Piece:
+    """(init...) -> (iterations done, carry..., ys...): fresh buffers that steps may donate.
+
+    The carry is copied, so that a step never consumes a buffer of the user's, nor one buffer twice.
+    """
+    _, carry, _ = scan.split_inputs(_jaxpr.in_avals(scan.body))
+    _, y = scan.split_outputs(_jaxpr.out_avals(scan.body))
+
+    def start(*init: Any) -> list[Any]:
+        fresh = [jnp.copy(_jaxpr.conform(v, a)) for v, a in zip(init, carry, strict=True)]
+        return [jnp.int32(0), *fresh, *(_jaxpr.empty(a, scan.length) for a in y)]
+
+    return Piece(start, "start")
+
+
+def position(scan: _jaxpr.Scan, done: Any, count: int = 1) -> Any:
+    """Where the next `count` iterations lie on the leading axis, `done` of them having run."""
+    return scan.length - count - done if scan.reverse else done
+
+
+def take_one(xs: Values, index: Any) -> list[Any]:
+    """Each x of one iteration, in a trace."""
+    return [lax.dynamic_index_in_dim(x, index, 0, keepdims=False) for x in xs]
+
+
+def put_one(ys: Values, y: Values, index: Any) -> list[Any]:
+    """Ys with one iteration's y written, in a trace."""
+    return [lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(ys, y, strict=True)]
+
+
+class SteppedLoop:
+    """A Python loop around a body that is not one compiled program: it slices, runs it, writes.
+
+    Takes and returns the flat values of the scan equation: (consts, init, xs) -> (carry, ys).
+    """
+
+    def __init__(self, scan: _jaxpr.Scan, body: Runnable) -> None:
+        self._scan, self._body = scan, body
+        self._start = starter(scan)
+        _, ys = scan.split_outputs(scan.out_avals)
+        self._take = Piece(self._take_x, "take")
+        self._put = Piece(self._put_y, "put", donate=range(1 + len(ys)))
+
+    def _take_x(self, done: Any, *xs: Any) -> list[Any]:
+        return take_one(xs, position(self._scan, done))
+
+    def _put_y(self, done: Any, *values: Any) -> list[Any]:
+        half = len(values) // 2
+        index = position(self._scan, done)
+        return [done + 1, *put_one(values[:half], values[half:], index)]
+
+    def prepare(self, specs: Values, cost: Cost) -> list[Any]:
+        consts, init, xs = self._scan.split_inputs(specs)
+        done, *state = self._start.prepare(init, cost)
+        carry, ys = self._scan.split_outputs(state)
+        if self._scan.length:
+            x = self._take.prepare([done, *xs], cost)
+            outs = self._body.prepare([*consts, *carry, *x], cost)
+            _, y = self._scan.split_outputs(outs)
+            self._put.prepare([done, *ys, *y], cost)
+        return [*carry, *ys]
+
+    def __call__(self, *values: Any) -> list[Any]:
+        scan = self._scan
+        consts, init, xs = scan.split_inputs(values)
+        done, *state = self._start(*init)
+        carry, ys = scan.split_outputs(state)
+        for _ in range(scan.length):
+            x = self._take(done, *xs)
+            carry, y = scan.split_outputs(self._body(*consts, *carry, *x))
+            done, *ys = self._put(done, *ys, *y)
+        return [*carry, *ys]

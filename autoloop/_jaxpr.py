@@ -1,0 +1,395 @@
+"""The only door to JAX's internals, and the only place that names a JAX version.
+
+Decides how a traced program is read (which equations hold loops, what a `scan` equation means in
+the installed jax) and how it is put together again: unchanged stretches of equations run through
+`jaxpr_as_fun`, which keeps custom derivative rules and each equation's context (XLA metadata,
+`compute_on`, mesh); changed equations keep their primitive and get new bodies, so that names,
+shardings, policies and rules survive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jec
+
+from autoloop._records import UnsupportedJaxError
+
+Aval = Any
+Jaxpr = Any  # jax <= 0.11: ClosedJaxpr around Jaxpr; from 0.12: one class that is both
+Flat = Callable[..., Sequence[Any]]  # takes and returns flat values
+
+# Equations that hold jaxprs we may rewrite: primitive name -> parameter. Any other equation with
+# a jaxpr inside (custom_linear_solve, shard_map, pallas_call...) is left untouched. The derivative
+# rule of a custom_jvp/custom_vjp call stands in other parameters, so it survives a new body.
+_BODIES: Mapping[str, tuple[str, ...]] = {
+    "scan": ("jaxpr",),
+    "jit": ("jaxpr",),
+    "pjit": ("jaxpr",),  # the name of `jit` until jax 0.6, still used by some releases after it
+    "closed_call": ("call_jaxpr",),
+    "eval_jaxpr": ("call_jaxpr",),  # closed_call's name from jax 0.12
+    "remat2": ("jaxpr",),
+    "checkpoint": ("jaxpr",),
+    "cond": ("branches",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_vjp_call": ("call_jaxpr",),
+}
+#: On the way to a loop these run exactly once, so a Python loop on the host may take their place.
+CALLS = frozenset(_BODIES) - {"scan", "cond", "while"}
+
+
+# ---------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one `scan` equation means, whatever the jax version: inputs are consts, carry, xs."""
+
+    body: Jaxpr
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+    unroll: int
+    in_avals: tuple[Aval, ...]
+    out_avals: tuple[Aval, ...]
+
+    def split_inputs(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """(consts, carry, xs) of the equation's flat inputs, or of the body's (where xs are one x)."""
+        end = self.num_consts + self.num_carry
+        return list(values[: self.num_consts]), list(values[self.num_consts : end]), list(values[end:])
+
+    def split_outputs(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """(carry, ys) of the equation's flat outputs, or of the body's (where ys are one y)."""
+        return list(values[: self.num_carry]), list(values[self.num_carry :])
+
+
+def read_scan(eqn: Any) -> Scan:
+    """Reads a scan equation.
+
+    Raises:
+        UnsupportedJaxError: the equation's parameters are not those of a jax we know.
+    """
+    params = eqn.params
+    try:
+        if "num_consts" in params:  # jax <= 0.11
+            num_consts, num_carry = params["num_consts"], params["num_carry"]
+        else:  # jax 0.12: trees of the inputs
+            num_consts, num_carry = (len(part) for part in params["ft_in"].unpack()[:2])
+        return Scan(
+            body=params["jaxpr"],
+            num_consts=num_consts,
+            num_carry=num_carry,
+            length=params["length"],
+            reverse=params["reverse"],
+            unroll=int(params["unroll"]),
+            in_avals=tuple(v.aval for v in eqn.invars),
+            out_avals=tuple(v.aval for v in eqn.outvars),
+        )
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise UnsupportedJaxError(
+            f"autoloop/_jaxpr.py cannot read a scan equation of jax {jax.__version__} "
+            f"(parameters: {', '.join(sorted(params))}): {error!r}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Node:
+    """An equation that is a loop (`path` set) or has loops inside (`path` None)."""
+
+    index: int
+    eqn: Any
+    path: tuple[int, ...] | None
+    blocks: tuple[Block, ...]
+
+    @property
+    def kind(self) -> str:
+        """The primitive's name."""
+        return str(self.eqn.primitive.name)
+
+    @functools.cached_property
+    def paths(self) -> frozenset[tuple[int, ...]]:
+        """Paths of this loop and of all loops inside."""
+        inner = frozenset[tuple[int, ...]]().union(*(b.paths for b in self.blocks))
+        return inner | {self.path} if self.path is not None else inner
+
+    @functools.cached_property
+    def scan(self) -> Scan:
+        """The equation as a `Scan`; only for a node that is a loop."""
+        return read_scan(self.eqn)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A jaxpr, with the equations that hold loops picked out in order."""
+
+    jaxpr: Jaxpr
+    nodes: tuple[Node, ...]
+
+    @functools.cached_property
+    def paths(self) -> frozenset[tuple[int, ...]]:
+        """Paths of all loops inside."""
+        return frozenset[tuple[int, ...]]().union(*(n.paths for n in self.nodes))
+
+
+def outline(jaxpr: Jaxpr) -> Block:
+    """Finds the loops of a closed jaxpr and numbers them: calls on the way add nothing to a path."""
+    return _outline(jaxpr, (), 0)[0]
+
+
+def _outline(jaxpr: Jaxpr, prefix: tuple[int, ...], first: int) -> tuple[Block, int]:
+    nodes, count = [], first
+    for index, eqn in enumerate(_open(jaxpr).eqns):
+        path = None
+        if eqn.primitive.name == "scan":
+            path, count = (*prefix, count), count + 1
+            blocks = [_outline(bodies(eqn)[0], path, 0)[0]]
+        else:
+            blocks = []
+            for body in bodies(eqn):
+                block, count = _outline(body, prefix, count)
+                blocks.append(block)
+        if path is not None or any(b.nodes for b in blocks):
+            nodes.append(Node(index, eqn, path, tuple(blocks)))
+    return Block(jaxpr, tuple(nodes)), count
+
+
+def bodies(eqn: Any) -> list[Jaxpr]:
+    """The closed jaxprs inside an equation that we may rewrite, in order."""
+    found = [eqn.params[name] for name in _BODIES.get(eqn.primitive.name, ()) if name in eqn.params]
+    flat = [j for value in found for j in (value if isinstance(value, tuple) else (value,))]
+    return [j if isinstance(j, jec.ClosedJaxpr) else jec.ClosedJaxpr(j, ()) for j in flat]
+
+
+def _open(jaxpr: Jaxpr) -> Any:
+    return jaxpr.jaxpr  # from jax 0.12 this is the jaxpr itself
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
+    """All equations of a jaxpr, those of jaxprs inside it included, each once."""
+    for eqn in _open(jaxpr).eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for sub in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(sub, (jec.ClosedJaxpr, jec.Jaxpr)):
+                    yield from equations(sub if hasattr(sub, "jaxpr") else jec.ClosedJaxpr(sub, ()))
+
+
+def direct_equations(jaxpr: Jaxpr) -> Sequence[Any]:
+    """The equations of a jaxpr itself."""
+    return list(_open(jaxpr).eqns)
+
+
+def in_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
+    """Abstract values of a jaxpr's inputs, constants excluded."""
+    return tuple(jaxpr.in_avals)
+
+
+def out_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
+    """Abstract values of a jaxpr's outputs."""
+    return tuple(jaxpr.out_avals)
+
+
+def effects(jaxpr: Jaxpr) -> tuple[str, ...]:
+    """Names of the side effects a jaxpr declares, sorted; empty for a pure program."""
+    return tuple(sorted({type(e).__name__.removesuffix("Effect") for e in _open(jaxpr).effects}))
+
+
+# ---------------------------------------------------------------- tracing
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A user's function traced for one signature: flat inputs to flat outputs."""
+
+    jaxpr: Jaxpr
+    in_tree: Any
+    out_tree: Any
+    donated: tuple[bool, ...]
+
+
+def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced | None:
+    """Traces through `jitted.trace`, so that arguments mean what they mean to `jax.jit`.
+
+    Returns None when the function closes over tracers of an outer trace: such a program can be
+    neither kept nor run on its own.
+    """
+    traced = jitted.trace(*args, **kwargs)
+    donated = tuple(leaf.donated for leaf in jax.tree.leaves(traced.args_info))
+    # A tracer closed over becomes a leading input that no argument stands for.
+    if len(traced.jaxpr.in_avals) != len(donated):
+        return None
+    if any(isinstance(c, jax.core.Tracer) for c in traced.jaxpr.consts):
+        return None
+    return Traced(traced.jaxpr, traced.in_tree, jax.tree.structure(traced.out_info), donated)
+
+
+def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
+    """The closed jaxpr of a flat function at these avals."""
+    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*(struct(a) for a in avals))
+
+
+def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
+    """An aval as what `jax.jit(...).trace` takes."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+
+
+def is_tracer(value: Any) -> bool:
+    """Whether a leaf belongs to a transformation in progress."""
+    return isinstance(value, jax.core.Tracer)
+
+
+# ---------------------------------------------------------------- putting together
+
+
+def as_fun(jaxpr: Jaxpr) -> Flat:
+    """A closed jaxpr as a function of its flat inputs."""
+    return lambda *args: list(jec.jaxpr_as_fun(jaxpr)(*args))
+
+
+def conform(value: Any, aval: Aval) -> Any:
+    """`value` with the weak type of `aval`: a loop re-emitted must not change a dtype's strength."""
+    have = jax.typeof(value)
+    if have.dtype == aval.dtype and have.weak_type == aval.weak_type:
+        return value
+    # The public convert_element_type can't make a weak type.
+    lax_module = importlib.import_module("jax._src.lax.lax")
+    return lax_module._convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
+
+
+def conform_all(values: Iterable[Any], avals: Iterable[Aval]) -> list[Any]:
+    """`conform` over flat values."""
+    return [conform(v, a) for v, a in zip(values, avals, strict=True)]
+
+
+def empty(aval: Aval, length: int | None = None) -> Any:
+    """An array of zeros (or of zero keys) like `aval`, with a leading axis of `length` if given."""
+    shape = aval.shape if length is None else (length, *aval.shape)
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        return jnp.empty(shape, aval.dtype)
+    return conform(jnp.zeros(shape, aval.dtype), aval)
+
+
+def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:
+    """The equation with other bodies (and parameters), everything else kept, as a function."""
+    todo = list(new_bodies)
+    for name in _BODIES[eqn.primitive.name]:
+        old = eqn.params[name]
+        if isinstance(old, tuple):
+            params[name] = tuple(_like(body, todo.pop(0)) for body in old)
+        else:
+            params[name] = _like(old, todo.pop(0))
+    outvars = [jec.Var(v.aval) for v in eqn.outvars]  # dropped outputs too: callers count on all
+    changed = eqn.replace(params={**eqn.params, **params}, outvars=outvars)
+    wanted = [i for i, v in enumerate(eqn.invars) if not isinstance(v, jec.Literal)]
+    inputs = [eqn.invars[i] for i in wanted]
+    run = as_fun(_closed([changed], inputs, outvars, bodies(eqn)[0]))
+    return lambda *args: run(*(args[i] for i in wanted))
+
+
+def _like(old: Jaxpr, new: Jaxpr) -> Jaxpr:
+    """`new` in the class of `old`: some parameters hold an open jaxpr."""
+    if isinstance(old, jec.ClosedJaxpr):
+        return new
+    if new.consts:
+        raise UnsupportedJaxError("autoloop/_jaxpr.py: a body that can hold no constants got some")
+    return new.jaxpr
+
+
+def _closed(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], model: Jaxpr) -> Jaxpr:
+    """Some equations as a closed jaxpr without constants; `model` lends the class of its debug info."""
+    fresh: list[Any] = []
+    for var in invars:  # an equation may use a variable twice: its second slot gets a spare
+        fresh.append(jec.Var(var.aval) if var in fresh else var)
+    effs = frozenset[Any]().union(*(e.effects for e in eqns))
+    info_class = type(_open(model).debug_info)
+    info = info_class("autoloop", "autoloop", ("",) * len(fresh), ("",) * len(outvars))
+    return jec.ClosedJaxpr(jec.Jaxpr((), fresh, list(outvars), list(eqns), effs, info), ())
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a program: a `Block` to run as it is, or the `Node` that something else runs."""
+
+    what: Block | Node
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    dead: tuple[Any, ...] = ()  # variables that nothing reads once this part ran
+
+
+def cut(block: Block, at: Iterable[Node]) -> list[Part]:
+    """Cuts a block into the nodes given and the stretches of equations between them."""
+    jaxpr = _open(block.jaxpr)
+    nodes = sorted(at, key=lambda n: n.index)
+    parts: list[Part] = []
+    start = 0
+    for node in [*nodes, None]:
+        end = len(jaxpr.eqns) if node is None else node.index
+        if start < end:
+            parts.append(_stretch(block, start, end))
+        if node is not None:
+            parts.append(Part(node, tuple(node.eqn.invars), tuple(node.eqn.outvars)))
+            start = node.index + 1
+    return _with_dead(parts, jaxpr)
+
+
+def _with_dead(parts: list[Part], jaxpr: Any) -> list[Part]:
+    live = {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
+    found = []
+    for part in reversed(parts):
+        touched = [v for v in (*part.inputs, *part.outputs) if not isinstance(v, jec.Literal)]
+        found.append(
+            dataclasses.replace(part, dead=tuple(dict.fromkeys(v for v in touched if v not in live)))
+        )
+        live.update(touched)
+    return found[::-1]
+
+
+def _stretch(block: Block, start: int, end: int) -> Part:
+    jaxpr = _open(block.jaxpr)
+    eqns = jaxpr.eqns[start:end]
+    made = {v for e in eqns for v in e.outvars}
+    used = {v: None for e in eqns for v in e.invars if not isinstance(v, jec.Literal) and v not in made}
+    later = {v for e in jaxpr.eqns[end:] for v in e.invars if not isinstance(v, jec.Literal)}
+    later |= {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
+    outs = [v for e in eqns for v in e.outvars if v in later]
+    nodes = tuple(
+        Node(n.index - start, n.eqn, n.path, n.blocks) for n in block.nodes if start <= n.index < end
+    )
+    return Part(Block(_closed(eqns, list(used), outs, block.jaxpr), nodes), tuple(used), tuple(outs))
+
+
+class Env:
+    """The values of a block's variables while its parts run, on the host or in a trace."""
+
+    def __init__(self, jaxpr: Jaxpr, args: Sequence[Any]) -> None:
+        self._outvars = _open(jaxpr).outvars
+        names = [*_open(jaxpr).constvars, *_open(jaxpr).invars]
+        self._values = dict(zip(names, [*jaxpr.consts, *args], strict=True))
+
+    def read(self, atoms: Iterable[Any]) -> list[Any]:
+        """Values of variables and literals."""
+        return [literal(a) if isinstance(a, jec.Literal) else self._values[a] for a in atoms]
+
+    def write(self, part: Part, values: Sequence[Any]) -> None:
+        """Binds a part's outputs and forgets what is not read again, so that its memory is free."""
+        self._values.update(zip(part.outputs, values, strict=True))
+        for name in part.dead:
+            self._values.pop(name, None)
+
+    def outputs(self) -> list[Any]:
+        """The block's outputs, once all parts ran."""
+        return self.read(self._outvars)
+
+
+def literal(atom: Any) -> Any:
+    """The value of a literal as an array of its exact type, weak or not."""
+    return conform(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)
