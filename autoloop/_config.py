@@ -111,6 +111,16 @@ def current() -> Settings:
 
 
 @contextlib.contextmanager
+def override(**changes: Any) -> Iterator[None]:
+    """`settings` without its checks and without reading the environment."""
+    token = _override.set({**(_override.get() or {}), **changes})
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+@contextlib.contextmanager
 def settings(**changes: Any) -> Iterator[Settings]:
     """Sets some of the six settings inside a `with` block, in this thread (or task) only.
 
@@ -134,12 +144,8 @@ def settings(**changes: Any) -> Iterator[Settings]:
     known = [f.name for f in dataclasses.fields(Settings)]
     if odd := sorted(set(changes) - set(known)):
         raise TypeError(f"settings() knows {', '.join(known)}; got {', '.join(odd)}")
-    merged = {**(_override.get() or {}), **_checked(changes)}
-    token = _override.set(merged)
-    try:
+    with override(**_checked(changes)):
         yield current()
-    finally:
-        _override.reset(token)
 
 
 def _checked(changes: dict[str, Any]) -> dict[str, Any]:

@@ -232,6 +232,19 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
     return Traced(traced.jaxpr, traced.in_tree, jax.tree.structure(traced.out_info), donated)
 
 
+def aliased_outputs(jaxpr: Jaxpr) -> tuple[int, ...]:
+    """Positions of outputs that are an input, a constant, or the same value as an earlier output."""
+    seen = {*_open(jaxpr).invars, *_open(jaxpr).constvars}
+    found = []
+    for position, atom in enumerate(_open(jaxpr).outvars):
+        if isinstance(atom, jec.Literal):
+            continue
+        if atom in seen:
+            found.append(position)
+        seen.add(atom)
+    return tuple(found)
+
+
 def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
     """The closed jaxpr of a flat function at these avals."""
     return jax.make_jaxpr(lambda *args: list(fun(*args)))(*(struct(a) for a in avals))

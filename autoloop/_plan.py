@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,11 @@ class Form(abc.ABC):
     #: Whether it runs in Python: only for loops on the spine, at top level, with concrete arguments.
     on_host: ClassVar[bool] = False
 
+    #: Whether a body with side effects has them as often, and in the same order, in this form.
+    keeps_effects: ClassVar[bool] = False
+    #: Whether JAX can differentiate this form in reverse.
+    reverse_differentiable: ClassVar[bool] = True
+
     @abc.abstractmethod
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         """Why this form may not run `loop`, as one sentence; None if it may."""
@@ -158,6 +164,10 @@ class Form(abc.ABC):
 
     def copies(self, loop: Loop, parameter: Parameter) -> int:
         """How many copies of the body the compiled program holds."""
+        return 1
+
+    def dispatches(self, loop: Loop, parameter: Parameter) -> float:
+        """How many calls into the device runtime one run of the loop makes, at least."""
         return 1
 
     def reassociates(self, loop: Loop, parameter: Parameter) -> bool:
@@ -183,20 +193,29 @@ Forms = Mapping[str, Form]
 # ---------------------------------------------------------------- checking
 
 
+def form_why_not(choice: Choice, forms: Forms) -> str | None:
+    """What is wrong with a choice whatever the program: its form, or whether it takes a parameter."""
+    if choice.form not in forms:
+        return f"{choice}: there is no form {choice.form!r}; the forms are: {', '.join(forms)}"
+    form = forms[choice.form]
+    if bool(form.takes) != (choice.parameter is not None):
+        usage = f"{form.name}({form.takes})" if form.takes else form.name
+        return f"{choice}: write {path_text(choice.path)}={usage}"
+    return None
+
+
 def why_not(plan: Plan, loops: Sequence[Loop], forms: Forms) -> str | None:
     """Why `plan` can't be applied to a program with these loops, as one sentence; None if it can."""
     by_path = {loop.path: loop for loop in loops}
     for choice in plan.choices:
+        if reason := form_why_not(choice, forms):
+            return reason
         if choice.path not in by_path:
             have = ", ".join(loop.name for loop in loops) or "none"
             return f"{choice}: there is no loop {path_text(choice.path)}; the loops are: {have}"
-        if choice.form not in forms:
-            return f"{choice}: there is no form {choice.form!r}; the forms are: {', '.join(forms)}"
-        form = forms[choice.form]
-        if bool(form.takes) != (choice.parameter is not None):
-            usage = f"{form.name}({form.takes})" if form.takes else form.name
-            return f"{choice}: write {path_text(choice.path)}={usage}"
-        loop = by_path[choice.path]
+        form, loop = forms[choice.form], by_path[choice.path]
+        if loop.effects and not form.keeps_effects:
+            return f"{choice}: the body has side effects ({', '.join(loop.effects)}), which must stay as they are"
         reason = form.why_not(loop, choice.parameter) or _host_why_not(form, loop, plan, forms)
         if reason:
             return f"{choice}: {reason}"
@@ -237,6 +256,18 @@ def size(plan: Plan, loops: Sequence[Loop], forms: Forms) -> float:
             around = next(o for o in loops if o.path == loop.path[:depth])
             copies *= forms[choice.form].copies(around, choice.parameter) if choice else max(around.unroll, 1)
         total += own * copies
+    return total
+
+
+def dispatches(plan: Plan, loops: Sequence[Loop], forms: Forms) -> float:
+    """Calls into the device runtime that one run of the plan makes, at least."""
+    total = 1.0
+    for loop in loops:
+        choice = plan.choice(loop.path)
+        if choice is None or not forms[choice.form].on_host:
+            continue
+        around = [o.length for o in loops if o.path == loop.path[: len(o.path)] and o.path != loop.path]
+        total += math.prod(around) * forms[choice.form].dispatches(loop, choice.parameter)
     return total
 
 

@@ -29,6 +29,10 @@ class MissError(RuntimeError):
     """Mode `strict`: no record is remembered for a call, and tuning is forbidden."""
 
 
+class PlanError(ValueError):
+    """A plan does not fit a program: no such loop or form, or a form that is not legal there."""
+
+
 class RecordError(ValueError):
     """A stored or imported record does not have the form that this version writes."""
 

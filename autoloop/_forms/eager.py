@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import final
 
-from autoloop import _host
+from autoloop import _host, _jaxpr
 from autoloop._loops import Loop
 from autoloop._plan import Form, HostSite, Parameter
 
@@ -25,6 +25,9 @@ class Eager(Form):
 
     def ladders(self, loop: Loop) -> tuple[tuple[Parameter, ...], ...]:
         return ((None,),) if loop.length else ()
+
+    def dispatches(self, loop: Loop, parameter: Parameter) -> float:
+        return loop.length * (2 + len(_jaxpr.direct_equations(loop.scan.body)))
 
     def holds_host_loops(self, parameter: Parameter) -> bool:
         return True

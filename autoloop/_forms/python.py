@@ -8,6 +8,7 @@ place, so nothing is copied per iteration on the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -35,6 +36,10 @@ class Python(Form):
 
     def ladders(self, loop: Loop) -> tuple[tuple[Parameter, ...], ...]:
         return tuple((k,) for k in _CHUNKS if k < loop.length)
+
+    def dispatches(self, loop: Loop, parameter: Parameter) -> float:
+        assert isinstance(parameter, int)
+        return math.ceil(loop.length / parameter)
 
     def holds_host_loops(self, parameter: Parameter) -> bool:
         return parameter == 1

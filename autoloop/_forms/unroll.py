@@ -21,6 +21,7 @@ class Unroll(Form):
 
     name = "unroll"
     takes = "NUMBER"
+    keeps_effects = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         if not isinstance(parameter, int) or not 1 <= parameter <= max(loop.length, 1):

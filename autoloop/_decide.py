@@ -1,0 +1,259 @@
+"""Which plan is in force for a call: from memory, else from the store, else from a tuning."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoloop import _config, _jaxpr, _search, _signature, _specs, _trial, _tune
+from autoloop._config import Settings
+from autoloop._options import Options
+from autoloop._plan import Plan
+from autoloop._program import Args, Function, HostProgram, Kwargs, OneProgram, Program, runs_on_host
+from autoloop._records import MissError, Record
+from autoloop._store import Store
+
+_log = logging.getLogger("autoloop")
+
+#: How many budgets another thread waits for a tuning to end before it runs as written.
+_PATIENCE = 2.0
+
+_stores: dict[Hashable, Store] = {}
+
+
+def store_of(settings: Settings) -> Store:
+    """The store that these settings name; one object per folder and process."""
+    name = (_config.cache_dir(settings), settings.wisdom)
+    if name not in _stores:
+        _stores[name] = Store(name[0], settings.wisdom)
+    return _stores[name]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: its arguments, taken apart, and its key."""
+
+    args: Args
+    kwargs: Kwargs
+    leaves: Sequence[Any]
+    key: _signature.CallKey
+    places: tuple[Hashable, ...]
+
+    @classmethod
+    def of(cls, function: Function, args: Args, kwargs: Kwargs) -> Call:
+        """Takes a call apart."""
+        leaves, tree, static = function.flatten(args, kwargs)
+        key = _signature.call_key(tree, leaves, static)
+        return cls(args, kwargs, leaves, key, _signature.placement(leaves))
+
+    @property
+    def name(self) -> tuple[Hashable, ...]:
+        """What makes it the same as another call in this process."""
+        return (self.key, self.places)
+
+    @property
+    def in_trace(self) -> bool:
+        """Whether an argument belongs to a transformation in progress."""
+        return any(map(_jaxpr.is_tracer, self.leaves))
+
+    @property
+    def placed(self) -> bool:
+        """Whether the user placed some argument elsewhere than jax would."""
+        return any(place is not None for place in self.places)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The plan for one signature.
+
+    Attributes:
+        plan: the plan in force.
+        trace_plan: the plan in a trace, where only one program will do.
+        record: the record behind it; None where the call runs as written for want of one.
+        candidate: what runs `plan`; None for as written without a record.
+    """
+
+    plan: Plan
+    trace_plan: Plan
+    record: Record | None
+    candidate: OneProgram | HostProgram | None
+
+
+AS_WRITTEN = Decision(Plan(), Plan(), None, None)
+
+
+class Decider:
+    """Decisions of one decorated function."""
+
+    def __init__(self, function: Function, options: Options) -> None:
+        self._function, self._options = function, options
+        self._lock = threading.RLock()
+        self._known: dict[Hashable, Decision] = {}
+
+    def known(self, call: Call, settings: Settings) -> Decision | None:
+        """The decision remembered in memory or in the store; never tunes."""
+        found = self._known.get(self._name(call, settings))
+        if found is not None:
+            return found
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        if program is None or not program.loops:
+            return None
+        return self._from_store(program, call, settings)
+
+    def decide(self, call: Call, settings: Settings, retune: bool = False) -> Decision:
+        """The decision for a call, tuned if need be and allowed.
+
+        Raises:
+            MissError: mode `strict` and nothing is remembered.
+            Exception: what the user's function raises while it is traced or run.
+        """
+        found = self._known.get(self._name(call, settings))
+        if found is not None and not retune:
+            return found
+        patience_s = _PATIENCE * self._budget_s(settings) + 1.0
+        if not self._lock.acquire(timeout=patience_s):
+            _log.warning("%s: another thread tunes for longer than %.0f s", self._function.name, patience_s)
+            return AS_WRITTEN
+        try:
+            return self._decide(call, settings, retune)
+        finally:
+            self._lock.release()
+
+    def forget(self, call: Call | None, settings: Settings) -> None:
+        """Drops what is remembered for a call, or for all calls of the function."""
+        store = store_of(settings)
+        for key in self._stored_keys(call, settings):
+            store.delete(key)
+        if call is None:
+            self._known.clear()
+        else:
+            self._known.pop(self._name(call, settings), None)
+
+    # ------------------------------------------------------------ private
+
+    def _name(self, call: Call, settings: Settings) -> Hashable:
+        return (*call.name, settings.cache_dir, settings.wisdom)
+
+    def _budget_s(self, settings: Settings) -> float:
+        return self._options.budget_s if settings.budget_s is None else settings.budget_s
+
+    def _decide(self, call: Call, settings: Settings, retune: bool) -> Decision:
+        name = self._name(call, settings)
+        if name in self._known and not retune:
+            return self._known[name]
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        if program is None:
+            return AS_WRITTEN
+        if reason := _why_untuned(program):
+            return self._keep(call, settings, _untuned(program, self._parts(program, call), reason))
+        found = None if retune else self._from_store(program, call, settings)
+        if found is not None:
+            return found
+        if settings.mode == "strict":
+            raise MissError(self._miss_text(call))
+        if call.in_trace or settings.mode != "tune":
+            _log.info("%s: no record for %s; runs as written", self._function.name, _arguments(call))
+            return AS_WRITTEN
+        return self._tune(program, call, settings)
+
+    def _tune(self, program: Program, call: Call, settings: Settings) -> Decision:
+        """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
+        key = self._parts(program, call)
+        args, kwargs, notes = self._real_arguments(call)
+        device, _ = _signature.device_of(call.places)
+        budget_s = self._budget_s(settings)
+        tuned = _trial.guarded(
+            lambda: _tune.tune(program, args, kwargs, self._options, key, device, budget_s, notes),
+            f"tuning {self._function.name}",
+        )
+        if tuned is None:
+            return self._keep(call, settings, _untuned(program, key, "tuning failed"))
+        store_of(settings).put(_signature.digest(key), tuned.record)
+        return self._keep(call, settings, _decision(program, tuned.record, tuned.winner))
+
+    def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
+        if not _specs.has_specs(list(call.leaves)):
+            return call.args, call.kwargs, ()
+        leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
+        args, kwargs = self._function.unflatten(leaves, call.key.tree, call.key.static)
+        return args, kwargs, ("arguments were made from their specs, not real",)
+
+    def _from_store(self, program: Program, call: Call, settings: Settings) -> Decision | None:
+        key = self._parts(program, call)
+        record = store_of(settings).get(_signature.digest(key))
+        if record is None:
+            return None
+        try:
+            plan = Plan.parse(record.winner)
+        except ValueError as error:
+            _log.info("a stored record is not usable: %s", error)
+            return None
+        if reason := program.why_not(plan):
+            _log.info("a stored plan does not fit the program: %s", reason)
+            return None
+        return self._keep(call, settings, _decision(program, record, None))
+
+    def _keep(self, call: Call, settings: Settings, decision: Decision) -> Decision:
+        self._known[self._name(call, settings)] = decision
+        return decision
+
+    def _parts(self, program: Program, call: Call) -> dict[str, str]:
+        return _signature.parts(program.traced, call.key, call.places, context="call")
+
+    def _stored_keys(self, call: Call | None, settings: Settings) -> list[str]:
+        if call is None:
+            items = store_of(settings).items()
+            return [key for key, record in items if record.function == self._function.name]
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        return [] if program is None else [_signature.digest(self._parts(program, call))]
+
+    def _miss_text(self, call: Call) -> str:
+        return (
+            f"{self._function.name}({_arguments(call)}): no record is remembered, and mode 'strict' forbids "
+            f"tuning; call .warmup(...) with these shapes in mode 'tune' first, or set AUTOLOOP_MODE=cached "
+            f"to run misses as written"
+        )
+
+
+def _arguments(call: Call) -> str:
+    return _signature.arguments_part(call.key)
+
+
+def _why_untuned(program: Program) -> str:
+    if not program.loops:
+        return "there is no loop in the program"
+    if program.effects:
+        return f"the program has side effects ({', '.join(program.effects)}), which trials would repeat"
+    return ""
+
+
+def _untuned(program: Program, key: dict[str, str], reason: str) -> Decision:
+    _log.info("%s: %s; runs as written", program.function.name, reason)
+    record = _tune.untuned(program, key, reason)
+    return replace(AS_WRITTEN, record=record, candidate=_candidate(program, Plan()))
+
+
+def _decision(program: Program, record: Record, winner: OneProgram | None) -> Decision:
+    plan = Plan.parse(record.winner)
+    return Decision(plan, _trace_plan(program, record), record, winner or _candidate(program, plan))
+
+
+def _candidate(program: Program, plan: Plan) -> OneProgram | HostProgram:
+    return program.candidate(plan)
+
+
+def _trace_plan(program: Program, record: Record) -> Plan:
+    """The best plan that is one program, of those that the record holds."""
+    if not runs_on_host(plan := Plan.parse(record.winner)):
+        return plan
+    plans = {t.plan: Plan.parse(t.plan) for t in record.trials}
+    legal = [
+        t for t in record.trials if not runs_on_host(plans[t.plan]) and not program.why_not(plans[t.plan])
+    ]
+    if not legal or legal[0].plan != str(Plan()):
+        return Plan()
+    winner, _ = _search.choose(legal, _search.Rules(expected_calls=record.expected_calls))
+    return plans[winner.plan]

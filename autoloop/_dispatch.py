@@ -1,0 +1,375 @@
+"""The decorator and what it returns: dispatch of a call to the plan in force.
+
+The hot path is one `jax.jit` call. Its traced function looks the plan up and emits it, so a known
+signature costs what jit costs. An unknown one raises `Miss` out of the trace, of which jax caches
+nothing; only then does Python look at the arguments. Signatures whose winner is a Python loop, and
+calls on data that the user placed somewhere else, are dispatched by a key made in Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import types
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+import jax
+
+from autoloop import _config, _options, _report, _tune
+from autoloop._decide import Call, Decider, Decision
+from autoloop._plan import Plan
+from autoloop._program import (
+    Args,
+    Function,
+    HostProgram,
+    Kwargs,
+    Miss,
+    OneProgram,
+    Planned,
+    Program,
+    check_plan,
+    runs_on_host,
+)
+from autoloop._records import AutoloopWarning, PlanError, Record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger("autoloop")
+
+
+class Pinned(Generic[P, R]):
+    """A function whose loops run as one plan says, for any arguments; it never tunes or stores.
+
+    Under a trace a plan with Python loops runs as written. A plan that does not fit the program
+    raises `ValueError` when it is called, naming what does.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Function, plan: Plan) -> None:
+        functools.update_wrapper(self, function.fun)
+        self._function, self._plan = function, plan
+        self._jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True))
+        self._hosts: dict[Hashable, HostProgram] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the function as planned."""
+        if not runs_on_host(self._plan):
+            return cast(R, self._jitted(*args, **kwargs))
+        call = Call.of(self._function, args, kwargs)
+        if call.in_trace:
+            _log.info(
+                "%s: %s needs a Python loop, in a trace it runs as written", self._function.name, self._plan
+            )
+            return cast(R, self._function.plain(*args, **kwargs))
+        host = self._hosts.get(call.name)
+        if host is None:
+            host = self._hosts[call.name] = self._build(call)
+        return cast(R, host(*args, **kwargs))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Binds as a plain function does."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<autoloop {self._function.name} using {self._plan}>"
+
+    def _build(self, call: Call) -> HostProgram:
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        if program is None:
+            raise PlanError(f"{self._plan}: the function closes over tracers, so no Python loop can run it")
+        if reason := program.why_not(self._plan):
+            raise PlanError(reason)
+        candidate = program.candidate(self._plan)
+        assert isinstance(candidate, HostProgram)
+        return candidate
+
+
+class Autoloop(Generic[P, R]):
+    """A function whose loops run in the form that was fastest on this device.
+
+    Called with values of a signature for the first time, it tunes: it trials candidate plans on these
+    arguments within the budget, and remembers the winner in memory and on disk. Afterwards it
+    dispatches to it. Inside `jit`, `grad`, `vmap` and other transformations it never tunes: it uses
+    the remembered plan if that is one program, else the function as written.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Function, options: _options.Options) -> None:
+        functools.update_wrapper(self, function.fun)
+        self._function, self._options = function, options
+        self._decider = Decider(function, options)
+        self._pins: dict[Plan, Pinned[P, R]] = {}
+        self._lock = threading.RLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._planned = Planned(self._function, {})
+        self._fast = self._planned.jitted
+        self._entries = 0
+        #: Candidates found by a key made in Python: host programs, and placed arguments.
+        self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
+        self._watch_places = False
+
+    # ------------------------------------------------------------ calling
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the function in the form that is in force for these arguments."""
+        if self._keyed or self._watch_places or _config.overridden():
+            return self._call_keyed(args, kwargs)
+        try:
+            result = self._fast(*args, **kwargs)
+        except Miss:
+            pass  # left before the miss is resolved, so that a user's error has no context of ours
+        else:
+            if self._fast._cache_size() != self._entries:
+                self._note_entry(args, kwargs)
+            return cast(R, result)
+        return self._resolve(args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Binds as a plain function does, so that methods can be decorated."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<autoloop {self._function.name}>"
+
+    def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
+        if _config.overridden():
+            return self._resolve(args, kwargs)
+        call = Call.of(self._function, args, kwargs)
+        candidate = self._keyed.get(call.name)
+        if candidate is not None and not call.in_trace:
+            return cast(R, candidate(*args, **kwargs))
+        if not call.placed or call.in_trace:
+            try:
+                return cast(R, self._fast(*args, **kwargs))
+            except Miss:
+                pass
+        return self._resolve(args, kwargs)
+
+    def _note_entry(self, args: Args, kwargs: Kwargs) -> None:
+        """Jax compiled the program for one more signature or placement of its arguments.
+
+        jit shares a trace between devices, so a call on data that the user placed elsewhere ran with
+        the plan of another placement just now: right, but perhaps not the fastest. From now on a key
+        made in Python tells the placements apart.
+        """
+        self._entries = self._fast._cache_size()
+        call = Call.of(self._function, args, kwargs)
+        if call.placed and not call.in_trace:
+            self._watch_places = True
+
+    def _resolve(self, args: Args, kwargs: Kwargs) -> R:
+        settings = _config.current()
+        if settings.mode == "off" or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return cast(R, self._function.plain(*args, **kwargs))
+        if settings.plan is not None:
+            return self._call_forced(settings.plan, args, kwargs)
+        call = Call.of(self._function, args, kwargs)
+        decision = self._decider.decide(call, settings)
+        if call.in_trace:
+            return self._pin(decision.trace_plan)(*args, **kwargs)
+        if _config.overridden():
+            run = decision.candidate or self._function.plain
+            return cast(R, run(*args, **kwargs))
+        return self._install(call, decision)
+
+    def _install(self, call: Call, decision: Decision) -> R:
+        """Makes a decision the one that later calls of its signature take, and runs it."""
+        candidate = decision.candidate
+        with self._lock:
+            if isinstance(candidate, HostProgram) or (call.placed and candidate is not None):
+                self._keyed[call.name] = candidate
+                return cast(R, candidate(*call.args, **call.kwargs))
+            if not self._planned.plans and candidate is not None:
+                # The trial compiled this very program: take its jit over instead of compiling again.
+                self._planned, self._fast = candidate.planned, candidate.planned.jitted
+            else:
+                self._planned.plans.setdefault(call.key, decision.plan)
+        try:
+            result = self._fast(*call.args, **call.kwargs)
+        except Miss:
+            return cast(R, self._function.plain(*call.args, **call.kwargs))
+        self._entries = self._fast._cache_size()
+        return cast(R, result)
+
+    def _call_forced(self, text: str, args: Args, kwargs: Kwargs) -> R:
+        """A plan forced for the whole process; a function that it does not fit runs as written."""
+        plan = check_plan(text)
+        try:
+            return self._pin(plan)(*args, **kwargs)
+        except PlanError as error:
+            message = (
+                f"autoloop: the forced plan does not fit {self._function.name}: {error}; runs as written"
+            )
+            warnings.warn(message, AutoloopWarning, stacklevel=4)
+            return cast(R, self._function.plain(*args, **kwargs))
+
+    def _pin(self, plan: Plan) -> Pinned[P, R]:
+        if plan not in self._pins:
+            self._pins[plan] = Pinned(self._function, plan)
+        return self._pins[plan]
+
+    # ------------------------------------------------------------ asking and telling
+
+    def using(self, plan: str | Plan) -> Pinned[P, R]:
+        """The function pinned to one plan, whatever is remembered.
+
+        Args:
+            plan: a `Plan` or its text, for example `"0=python(1) 0/0=unroll(8)"` or `"as-written"`.
+
+        Raises:
+            TypeError: neither a plan nor a text.
+            ValueError: not the text of a plan, or a form that does not exist. Whether the loops exist
+                shows when it is called.
+        """
+        return self._pin(check_plan(plan))
+
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
+        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes."""
+        found = self._known(args, kwargs)
+        return None if found is None else found.plan
+
+    def report(self, *args: P.args, **kwargs: P.kwargs) -> Record | None:
+        """The record behind the plan in force, which prints as a table; None if there is none."""
+        found = self._known(args, kwargs)
+        return None if found is None else found.record
+
+    def plans(self, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
+        """The plans that tuning may try for these arguments, as written first; none is tried now."""
+        call = Call.of(self._function, args, kwargs)
+        program = Program.trace(self._function, call.key, args, kwargs)
+        if program is None:
+            return [Plan()]
+        return list(_tune.space(program, self._options).plans())
+
+    def warmup(self, *args: P.args, **kwargs: P.kwargs) -> Record:
+        """Tunes for these arguments now, unless a record is remembered, and returns the record.
+
+        Args:
+            *args: arrays, or `jax.ShapeDtypeStruct`s for which values are made: normal floats, zero
+                integers, real keys. Nothing is donated.
+            **kwargs: as `args`.
+
+        Raises:
+            RuntimeError: the mode forbids tuning, or the function closes over tracers.
+        """
+        settings = _config.current()
+        call = Call.of(self._function, args, kwargs)
+        decision = self._decider.decide(call, settings)
+        if decision.record is None:
+            raise RuntimeError(
+                f"{self._function.name} was not tuned: mode is {settings.mode!r}, which tunes only as 'tune'"
+            )
+        self._forget_fast(call)
+        return decision.record
+
+    def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Drops what is remembered, in memory and in the store.
+
+        With arguments (values or specs): for their signature. Without any: for the whole function.
+        """
+        call = Call.of(self._function, args, kwargs) if args or kwargs else None
+        self._decider.forget(call, _config.current())
+        self._reset()
+
+    def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
+        settings = _config.current()
+        return self._decider.known(Call.of(self._function, args, kwargs), settings)
+
+    def _forget_fast(self, call: Call) -> None:
+        """If the hot path holds as-written for want of a record, lets it look again."""
+        if call.key in self._planned.plans:
+            self._reset()
+
+
+@overload
+def autoloop(fun: Callable[P, R], /) -> Autoloop[P, R]: ...
+
+
+@overload
+def autoloop(
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    expected_calls: int | None = None,
+    budget_s: float = 30.0,
+    margin: float = 0.03,
+    rtol: float | None = None,
+    atol: float | None = None,
+    bitwise: bool = False,
+    forms: Sequence[str] | None = None,
+    max_memory_bytes: int | None = None,
+    progress: bool | None = None,
+) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
+
+
+def autoloop(
+    fun: Callable[P, R] | None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    **tuning: Any,
+) -> Autoloop[P, R] | Callable[[Callable[P, R]], Autoloop[P, R]]:
+    """Wraps a function with nested loops; runs them in the form that is fastest on this device.
+
+    Args:
+        fun: any function that `jax.jit` takes; its loops are `jax.lax.scan`, `fori_loop` with static
+            bounds, `lax.map`, and what `jax.grad` and `jax.vmap` make of them.
+        static_argnums: as `jax.jit`.
+        static_argnames: as `jax.jit`.
+        donate_argnums: as `jax.jit`; trials work on copies.
+        donate_argnames: as `jax.jit`; trials work on copies.
+        **tuning: `expected_calls=None` (None: only run time counts; n: building is spread over n
+            calls), `budget_s=30.0` (seconds that one tuning may take), `margin=0.03` (how much faster a
+            winner must be, relative), `rtol=None, atol=None` (how far results may differ, relative to
+            each output's largest magnitude and absolute; None for the dtype's default),
+            `bitwise=False` (every bit must be equal), `forms=None` (names of forms to allow),
+            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`.
+
+    Returns:
+        An `Autoloop`, called like the function. Errors that the function raises pass through it.
+
+    Raises:
+        TypeError: an option that does not exist, or of the wrong type.
+        ValueError: an option's value that is not allowed.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from autoloop import autoloop
+        >>> @autoloop(budget_s=5)
+        ... def total(xs):
+        ...     return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
+        >>> print(total(jnp.ones(3)))
+        3.0
+    """
+    jit_options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+    }
+    options = _options.check(tuning)
+
+    def decorate(function: Callable[P, R]) -> Autoloop[P, R]:
+        if not callable(function):
+            raise TypeError(f"autoloop wraps a function; got {function!r}")
+        given = {name: value for name, value in jit_options.items() if value is not None}
+        return Autoloop(Function(function, given), options)
+
+    return decorate if fun is None else decorate(fun)
+
+
+# A record prints as its report; the record itself, plain data, does not know how.
+Record.__str__ = _report.text  # type: ignore[assignment,method-assign]

@@ -1,0 +1,244 @@
+"""A user's function at one signature, and the ways to run it: one XLA program, or a host program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from autoloop import _config, _host, _jaxpr, _plan
+from autoloop._forms import FORMS
+from autoloop._loops import Loop, find_loops
+from autoloop._plan import Plan
+from autoloop._records import PlanError
+from autoloop._signature import CallKey, Statics, call_key
+
+ALL_FORMS: _plan.Forms = {form.name: form for form in FORMS}
+
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Function:
+    """The function as the user wrote it, with the options that `jax.jit` takes."""
+
+    fun: Callable[..., Any]
+    jit_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def statics(self) -> Statics:
+        """Which arguments are static."""
+        options = self.jit_options
+        return Statics(self.fun, options.get("static_argnums"), options.get("static_argnames"))
+
+    @functools.cached_property
+    def name(self) -> str:
+        """`module.qualname`, as records name it."""
+        module = getattr(self.fun, "__module__", None) or "?"
+        return f"{module}.{getattr(self.fun, '__qualname__', type(self.fun).__name__)}"
+
+    @functools.cached_property
+    def plain(self) -> Any:
+        """The function under `jax.jit`, as written; decorated functions inside it are as written too."""
+        return self.jit(self.as_written)
+
+    def jit(self, fun: Callable[..., Any]) -> Any:
+        """`fun` under `jax.jit` with the user's options and the user's function's name."""
+
+        @functools.wraps(self.fun)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            return fun(*args, **kwargs)
+
+        return jax.jit(named, **self.jit_options)
+
+    def as_written(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function so that every loop in it, also of decorated functions, is as written."""
+        with _config.override(mode="off"):
+            return self.fun(*args, **kwargs)
+
+    def flatten(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any, tuple[Any, ...]]:
+        """(dynamic leaves, their tree, static values)."""
+        static, dynamic = self.statics.split(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        return leaves, tree, static
+
+    def unflatten(self, leaves: Sequence[Any], tree: Any, static: tuple[Any, ...]) -> tuple[Args, Kwargs]:
+        """The arguments that `flatten` took apart."""
+        return self.statics.join(static, jax.tree.unflatten(tree, leaves))
+
+    def emit(self, plan: Plan, args: Args, kwargs: Kwargs, strict: bool = False) -> Any:
+        """The function's result in a trace, its loops as planned.
+
+        A plan that does not fit (a closure changed which loops there are) runs as written, or
+        raises `PlanError` where `strict`.
+        """
+        if not plan.choices:
+            return self.as_written(*args, **kwargs)
+        leaves, tree, static = self.flatten(args, kwargs)
+        out_trees: list[Any] = []
+
+        def flat(*values: Any) -> list[Any]:
+            inner_args, inner_kwargs = self.unflatten(values, tree, static)
+            outs, out_tree = jax.tree.flatten(self.as_written(*inner_args, **inner_kwargs))
+            out_trees.append(out_tree)
+            return outs
+
+        jaxpr = _jaxpr.close(flat, [jax.typeof(leaf) for leaf in leaves])
+        block = _jaxpr.outline(jaxpr)
+        if reason := _plan.why_not(plan, find_loops(block), ALL_FORMS):
+            if strict:
+                raise PlanError(reason)
+            return self.as_written(*args, **kwargs)
+        outs = _plan.Applied(plan, ALL_FORMS).run_block(block, *leaves)
+        outs = _jaxpr.conform_all(outs, _jaxpr.out_avals(jaxpr))
+        return jax.tree.unflatten(out_trees[0], outs)
+
+
+class Miss(Exception):  # a signal between two functions of ours, never seen by users
+    """Raised out of a trace whose signature has no plan yet; jax caches nothing of such a trace."""
+
+
+class Planned:
+    """What the dispatching `jax.jit` traces: looks the plan up by the call's key and emits it."""
+
+    def __init__(self, function: Function, plans: dict[CallKey, Plan]) -> None:
+        self.plans = plans
+        self._function = function
+        self.jitted = function.jit(self._trace)
+
+    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+        function = self._function
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]  # jit calls this with values then
+            return function.fun(*args, **kwargs)
+        leaves, tree, static = function.flatten(args, kwargs)
+        plan = self.plans.get(call_key(tree, leaves, static))
+        if plan is None:
+            raise Miss
+        return function.emit(plan, args, kwargs)
+
+
+class Candidate(Protocol):
+    """A plan ready to be compiled and called with the user's own arguments."""
+
+    def prepare(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
+        """Compiles ahead of the first call."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs; donated arguments are consumed."""
+
+
+class OneProgram:
+    """A candidate that is one XLA program: a jitted function, dispatched by jax alone."""
+
+    def __init__(self, planned: Planned) -> None:
+        self.planned = planned
+
+    def prepare(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
+        cost.compile(self.planned.jitted, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.planned.jitted(*args, **kwargs)
+
+
+class HostProgram:
+    """A candidate whose outer loops run in Python."""
+
+    def __init__(self, function: Function, traced: _jaxpr.Traced, run: _host.Runnable) -> None:
+        self._function, self._traced, self._run = function, traced, run
+        self._aliased = _jaxpr.aliased_outputs(traced.jaxpr)
+        self._donates = any(traced.donated)
+
+    def prepare(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
+        leaves, _, _ = self._function.flatten(args, kwargs)
+        self._run.prepare([_host.spec_of(leaf) for leaf in leaves], cost)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, _, _ = self._function.flatten(args, kwargs)
+        return self.call_flat(leaves)
+
+    def call_flat(self, leaves: Sequence[Any]) -> Any:
+        """The call with its dynamic leaves at hand."""
+        values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
+        outs = self._run(*values)
+        for position in self._aliased:
+            # jit never returns an argument's own buffer, nor one buffer twice.
+            outs[position] = jnp.copy(outs[position])
+        if self._donates:
+            self._give_up(leaves)
+        return jax.tree.unflatten(self._traced.out_tree, outs)
+
+    def _give_up(self, leaves: Sequence[Any]) -> None:
+        for leaf, donated in zip(leaves, self._traced.donated, strict=True):
+            if donated and isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                leaf.delete()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function traced at one signature: its loops, and candidates for any legal plan."""
+
+    function: Function
+    key: CallKey
+    traced: _jaxpr.Traced
+    block: _jaxpr.Block
+    loops: tuple[Loop, ...]
+
+    @classmethod
+    def trace(cls, function: Function, key: CallKey, args: Args, kwargs: Kwargs) -> Program | None:
+        """Traces; errors of the user's function pass through. None: it closes over tracers."""
+        traced = _jaxpr.trace(function.plain, args, kwargs)
+        if traced is None:
+            return None
+        block = _jaxpr.outline(traced.jaxpr)
+        return cls(function, key, traced, block, find_loops(block))
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """Side effects of the program; such a program is not tuned."""
+        return _jaxpr.effects(self.traced.jaxpr)
+
+    def why_not(self, plan: Plan) -> str | None:
+        """Why a plan can't run this program; None if it can."""
+        return _plan.why_not(plan, self.loops, ALL_FORMS)
+
+    def size(self, plan: Plan) -> float:
+        """Equations that the plan compiles."""
+        return _plan.size(plan, self.loops, ALL_FORMS)
+
+    def dispatches(self, plan: Plan) -> float:
+        """Calls into the device runtime that one run of the plan makes."""
+        return _plan.dispatches(plan, self.loops, ALL_FORMS)
+
+    def candidate(self, plan: Plan) -> OneProgram | HostProgram:
+        """The plan, ready to be compiled and called."""
+        if not runs_on_host(plan):
+            return OneProgram(Planned(self.function, {self.key: plan}))
+        run = _plan.Applied(plan, ALL_FORMS).build_block(self.block)
+        return HostProgram(self.function, self.traced, run)
+
+
+def runs_on_host(plan: Plan) -> bool:
+    """Whether a plan needs a Python loop."""
+    return _plan.on_host(plan, ALL_FORMS)
+
+
+def check_plan(text: str | Plan) -> Plan:
+    """The plan, if its forms exist and take what it gives them.
+
+    Raises:
+        TypeError: neither a text nor a plan.
+        ValueError: not the text of a plan, or a form that does not exist.
+    """
+    plan = Plan.parse(text)
+    for choice in plan.choices:
+        if reason := _plan.form_why_not(choice, ALL_FORMS):
+            raise PlanError(reason)
+        number = choice.parameter
+        if isinstance(number, int) and number < 1:
+            raise PlanError(f"{choice}: the number must be at least 1; got {number}")
+    return plan

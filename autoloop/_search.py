@@ -1,0 +1,314 @@
+"""Which plan to try next, when to stop, and which one wins.
+
+Pure: no jax, no clock, no disk. `measure` is any callable from plans to trials, so a test passes a
+table. Seconds come from the trials themselves.
+
+A nest of L loops with F choices each has F**L plans, so it is searched loop by loop, the one with
+most work first, keeping what helps, and once more if something changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from autoloop._plan import Choice, Plan
+from autoloop._records import AS_WRITTEN, Budget, Status, Trial
+
+#: A rung slower than the best plan by this factor ends its ladder.
+_CLIFF = 2.0
+#: Compile time grows faster than the program; XLA's passes are about this super-linear on unrolled loops.
+_COMPILE_EXPONENT = 1.25
+#: A dispatched call costs at least this on any machine known to us, in seconds.
+_DISPATCH_S = 2e-6
+#: How many plans enter the last race, and the part of the budget kept for it.
+_FINALISTS = 3
+_FINAL_SHARE = 0.2
+#: A plan whose building may take more than this part of the budget waits until the others were tried.
+_DEAR_SHARE = 0.15
+#: A plan is not tried if one that builds as much for the same loop was slower than the best by this.
+_TWIN_CLIFF = 4.0
+
+
+class Measure(Protocol):
+    """From plans to trials, timed together; `best` is the best ratio so far."""
+
+    def __call__(self, plans: Sequence[Plan], best: float) -> Sequence[Trial]:
+        """Measures."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop to choose for: its work, and ladders of choices whose rungs cost ever more."""
+
+    path: tuple[int, ...]
+    work: float
+    ladders: tuple[tuple[Choice, ...], ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be tried.
+
+    Attributes:
+        axes: one per loop.
+        why_not: why a plan is not legal, None if it is.
+        size: equations that a plan compiles.
+        dispatches: calls into the device runtime that one run of a plan makes.
+    """
+
+    axes: tuple[Axis, ...]
+    why_not: Callable[[Plan], str | None]
+    size: Callable[[Plan], float]
+    dispatches: Callable[[Plan], float]
+
+    def plans(self) -> Iterator[Plan]:
+        """All plans of one choice, then, for each pair of nested loops, those of two."""
+        singles = [c for axis in self.axes for ladder in axis.ladders for c in ladder]
+        yield Plan()
+        yield from (p for c in singles if not self.why_not(p := Plan((c,))))
+        for outer in singles:
+            for inner in singles:
+                nested = len(inner.path) > len(outer.path) and inner.path[: len(outer.path)] == outer.path
+                if nested and not self.why_not(plan := Plan((outer, inner))):
+                    yield plan
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How plans are compared.
+
+    Attributes:
+        margin: a winner's interval must clear as-written by this, relative; closer plans tie.
+        expected_calls: None: only run time counts. n: building is spread over n calls.
+    """
+
+    margin: float = 0.03
+    expected_calls: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found: trials (as written first), the winner's text, why, and whether it finished."""
+
+    trials: tuple[Trial, ...]
+    winner: str
+    verdict: str
+    complete: bool
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def cost(trial: Trial, baseline: Trial, rules: Rules, ratio: float | None = None) -> float:
+    """A plan's cost relative to as-written: run time, or run time plus its share of building."""
+    ratio = trial.ratio if ratio is None else ratio
+    assert ratio is not None and baseline.run_s is not None
+    if rules.expected_calls is None:
+        return ratio
+    share, base_share = trial.build_s / rules.expected_calls, baseline.build_s / rules.expected_calls
+    return (share + ratio * baseline.run_s) / (base_share + baseline.run_s)
+
+
+def choose(trials: Sequence[Trial], rules: Rules) -> tuple[Trial, str]:
+    """The winner among trials (as written first), and one sentence why.
+
+    A plan wins only if the whole interval of its cost clears as-written by the margin. Among those
+    within the margin of the best, less build time wins, then less memory, then the plan's text.
+    """
+    baseline = trials[0]
+    ran = [t for t in trials[1:] if t.ok and t.ratio is not None]
+    clear = [t for t in ran if cost(t, baseline, rules, t.ratio_high) <= 1 - rules.margin]
+    if not clear:
+        return baseline, _why_as_written(ran, baseline, rules)
+    best = min(cost(t, baseline, rules) for t in clear)
+    tied = [t for t in clear if cost(t, baseline, rules) <= best * (1 + rules.margin)]
+    winner = min(tied, key=lambda t: (round(t.build_s, 2), t.peak_bytes or 0, t.plan))
+    assert winner.ratio is not None
+    how = f"runs {1 / winner.ratio:.2f}x as fast as written" if winner.ratio < 1 else "builds faster"
+    rest = f", {len(tied) - 1} more within the margin build slower" if len(tied) > 1 else ""
+    return winner, f"{winner.plan} {how}{rest}"
+
+
+def _why_as_written(ran: Sequence[Trial], baseline: Trial, rules: Rules) -> str:
+    if not ran:
+        return "no other plan could be tried"
+    best = min(ran, key=lambda t: cost(t, baseline, rules))
+    found = cost(best, baseline, rules)
+    if found <= 1 - rules.margin:
+        return f"too noisy to decide: {best.plan} may be faster, but its interval does not clear the margin"
+    if found < 1:
+        return f"the best other plan, {best.plan}, gains less than the margin of {rules.margin:.0%}"
+    return f"no other plan is faster; the best is {best.plan} at {found:.2f}x the cost"
+
+
+def with_breakeven(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """The trials with the number of calls after which each has paid for its extra build time."""
+    return tuple(t.replace(breakeven_calls=_breakeven(t, trials[0])) for t in trials)
+
+
+def _breakeven(trial: Trial, baseline: Trial) -> float | None:
+    if trial.run_s is None or trial.ratio is None or baseline.run_s is None or trial.plan == AS_WRITTEN:
+        return None
+    gain_s = (1 - trial.ratio) * baseline.run_s
+    extra_s = trial.build_s - baseline.build_s
+    if gain_s <= 0:
+        return None
+    return max(0.0, math.ceil(extra_s / gain_s))
+
+
+# ---------------------------------------------------------------- searching
+
+
+@dataclass
+class _Search:
+    space: Space
+    measure: Measure
+    budget: Budget
+    rules: Rules
+    trials: dict[Plan, Trial] = field(default_factory=dict)
+    dear: dict[Plan, None] = field(default_factory=dict)
+    spent_s: float = 0.0
+    out_of_budget: bool = False
+
+    def run(self) -> None:
+        self.keep([Plan()], self.measure([Plan()], 1.0))
+        best = self.visit(Plan())
+        if best.choices:
+            best = self.visit(best)
+        for plan in list(self.dear):
+            if plan not in self.trials:
+                self.attempt(plan, best, patient=False)
+        self.final()
+
+    def visit(self, best: Plan) -> Plan:
+        """One pass over the loops, the one with most work first."""
+        for axis in sorted(self.space.axes, key=lambda a: (-a.work, a.path)):
+            best = self.climb(axis, best)
+        return best
+
+    def climb(self, axis: Axis, best: Plan) -> Plan:
+        """The best plan after trying this loop's choices on top of `best`."""
+        start = best
+        for ladder in axis.ladders:
+            for choice in ladder:
+                plan = start.with_choice(choice)
+                trial = self.trials.get(plan) or self.attempt(plan, best)
+                if trial is None:
+                    continue
+                if self.better(trial, best):
+                    best = plan
+                if self.falls_off(trial, best):
+                    break
+        return best
+
+    def attempt(self, plan: Plan, best: Plan, patient: bool = True) -> Trial | None:
+        """A new trial of a plan; a skipped one where it can't pay; None where it is not legal, or later."""
+        if self.space.why_not(plan):
+            return None
+        build_s, source = self.predict_build_s(plan)
+        if patient and build_s > _DEAR_SHARE * self.budget.seconds:
+            self.dear[plan] = None
+            return None
+        reason = (
+            self.unaffordable(build_s, source) or self.too_many_dispatches(plan) or self.twin_lost(plan, best)
+        )
+        if reason:
+            self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
+        else:
+            self.keep([plan], self.measure([plan], self.trials[best].ratio or 1.0))
+        return self.trials[plan]
+
+    def keep(self, plans: Sequence[Plan], trials: Sequence[Trial]) -> None:
+        for plan, trial in zip(plans, trials, strict=True):
+            known = self.trials.get(plan)
+            self.spent_s += trial.spent_s - (known.spent_s if known else 0.0)
+            self.trials[plan] = trial
+
+    def better(self, trial: Trial, best: Plan) -> bool:
+        """Whether a trial improves on the best plan so far by the margin."""
+        if not trial.ok or trial.ratio is None:
+            return False
+        base = self.trials[Plan()]
+        bound = cost(self.trials[best], base, self.rules) if best.choices else 1.0
+        return cost(trial, base, self.rules) < bound * (1 - self.rules.margin)
+
+    def falls_off(self, trial: Trial, best: Plan) -> bool:
+        """Whether dearer rungs of a ladder need no trial after this one."""
+        if trial.status is Status.SKIPPED and trial.ratio is None:
+            return True
+        known = self.trials[best].ratio or 1.0
+        return trial.ratio is not None and trial.ratio > _CLIFF * known
+
+    def unaffordable(self, build_s: float, source: str) -> str:
+        left_s = (1 - _FINAL_SHARE) * self.budget.seconds - self.spent_s
+        if left_s > 0 and build_s <= left_s:
+            return ""
+        self.out_of_budget = True
+        if left_s <= 0:
+            return f"the budget of {self.budget.seconds:g} s was spent"
+        return (
+            f"building would take about {build_s:.1f} s (predicted from {source}), "
+            f"{left_s:.1f} s of the budget are left"
+        )
+
+    def twin_lost(self, plan: Plan, best: Plan) -> str:
+        """Why a plan can't be worth it: another that builds as much of the same loops lost by far."""
+        limit = _TWIN_CLIFF * (self.trials[best].ratio or 1.0)
+        size = self.space.size(plan)
+        if size <= 2 * self.space.size(Plan()):
+            return ""
+        for known, trial in self.trials.items():
+            same = [c.path for c in known.choices] == [c.path for c in plan.choices]
+            if same and trial.ratio is not None and trial.ratio > limit and self.space.size(known) == size:
+                return f"{known}, which builds as much, took {trial.ratio:.3g}x the time as written"
+        return ""
+
+    def predict_build_s(self, plan: Plan) -> tuple[float, str]:
+        """Seconds to build a plan, from the built plan that is nearest in size; and that plan's text."""
+        size = self.space.size(plan)
+        built = [(p, t) for p, t in self.trials.items() if t.compile_s is not None]
+        near, trial = min(built, key=lambda pt: abs(math.log(size / self.space.size(pt[0]))))
+        growth = max(1.0, size / self.space.size(near)) ** _COMPILE_EXPONENT
+        return trial.build_s * growth, str(near)
+
+    def too_many_dispatches(self, plan: Plan) -> str:
+        count = self.space.dispatches(plan)
+        least_s = count * _DISPATCH_S
+        base_s = self.trials[Plan()].run_s or 0.0
+        calls = self.rules.expected_calls
+        worth_s = base_s if calls is None else base_s + self.trials[Plan()].build_s / calls
+        if count <= 1 or least_s <= _CLIFF * worth_s:
+            return ""
+        return f"its {count:,.0f} dispatches take {least_s:.3g} s or more, as written takes {base_s:.3g} s"
+
+    def final(self) -> None:
+        """Races the best plans once more, together, so that they are compared in the same rounds."""
+        base = self.trials[Plan()]
+        ran = [(p, t) for p, t in self.trials.items() if p.choices and t.ok and t.ratio is not None]
+        ran.sort(key=lambda pt: cost(pt[1], base, self.rules))
+        close = [p for p, t in ran if cost(t, base, self.rules) < 1.0][:_FINALISTS]
+        if close:
+            self.keep(close, self.measure(close, self.trials[close[0]].ratio or 1.0))
+            self.keep([Plan()], self.measure([Plan()], 1.0))
+
+
+def search(space: Space, measure: Measure, budget: Budget, rules: Rules) -> Outcome:
+    """Tries plans until the space or the budget is used up.
+
+    Args:
+        space: what may be tried.
+        measure: from plans to trials; `KeyboardInterrupt` and errors of the baseline pass through.
+        budget: seconds to spend, as the trials count them; overshot by at most one compile.
+        rules: how plans are compared.
+
+    Returns:
+        The trials, as written first, and the winner.
+    """
+    state = _Search(space, measure, budget, rules)
+    state.run()
+    trials = with_breakeven(tuple(state.trials.values()))
+    winner, verdict = choose(trials, rules)
+    return Outcome(trials, winner.plan, verdict, not state.out_of_budget)

@@ -1,0 +1,198 @@
+"""Where records live: diskcache behind four verbs, and read-only wisdom files behind it.
+
+Nothing here may fail a call: whatever goes wrong is one warning, and records stay in memory.
+Values are JSON text under text keys. diskcache 5.6.3 unpickles rows marked as pickles even under its
+JSON disk (CVE-2025-69872), so the disk class here refuses such rows for keys and for values.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import diskcache
+from diskcache.core import MODE_PICKLE
+
+from autoloop._records import AutoloopWarning, Record, RecordError
+
+_log = logging.getLogger("autoloop")
+
+#: Seconds to wait for another process's lock on the database before giving up.
+_TIMEOUT_S = 5.0
+#: A wisdom file over this many bytes is refused: a whole fleet's records are far smaller.
+_MAX_WISDOM_BYTES = 100_000_000
+
+
+class _TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
+    """Stores text and nothing else; a row that would be unpickled is an error, which is a miss."""
+
+    def put(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            raise TypeError(f"keys are texts; got {type(key).__name__}")
+        return super().put(key)
+
+    def get(self, key: Any, raw: Any) -> Any:
+        if not raw:
+            raise ValueError("a pickled key was refused")
+        return super().get(key, raw)
+
+    def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
+        if not isinstance(value, str):
+            raise TypeError(f"values are texts; got {type(value).__name__}")
+        return super().store(value, read, key=key)
+
+    def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> Any:
+        if mode == MODE_PICKLE:
+            raise ValueError("a pickled row was refused")
+        return super().fetch(mode, filename, value, read)
+
+
+class Store:
+    """Records by key. Every verb is safe: an unusable store gives misses and one warning.
+
+    Args:
+        folder: made with mode 0700 on the first write or read.
+        wisdom: read-only record files, consulted in order after the folder.
+    """
+
+    def __init__(self, folder: Path, wisdom: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self._wisdom_paths = tuple(wisdom)
+        self._wisdom: dict[str, Record] | None = None
+        self._cache: Any = None
+        self._pid = 0
+        self._broken = False
+
+    def get(self, key: str) -> Record | None:
+        """The record under `key`, or None; a damaged entry is a miss."""
+        record = self._attempt(lambda cache: _record(cache.get(key), key))
+        return record if record is not None else self._from_wisdom().get(key)
+
+    def put(self, key: str, record: Record) -> None:
+        """Keeps a record under `key`."""
+        text = record.to_json()
+        self._attempt(lambda cache: cache.set(key, text))
+
+    def delete(self, key: str) -> None:
+        """Drops what is kept under `key`, if anything."""
+        self._attempt(lambda cache: cache.delete(key))
+
+    def items(self) -> Iterator[tuple[str, Record]]:
+        """All readable records of the folder, oldest first."""
+        yield from self._attempt(_all_records) or ()
+
+    def clear(self) -> int:
+        """Drops all records of the folder; returns how many there were."""
+        return self._attempt(lambda cache: int(cache.clear())) or 0
+
+    def close(self) -> None:
+        """Closes the database; the next verb opens it again."""
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    def _attempt(self, verb: Any) -> Any:
+        """The verb's result, or None with one warning where the store can't be used."""
+        if self._broken:
+            return None
+        try:
+            return verb(self._open())
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _open(self) -> Any:
+        # A connection must not cross a fork: a child opens its own.
+        if self._cache is None or self._pid != os.getpid():
+            _make_private(self.folder)
+            try:
+                self._cache = _open_cache(self.folder)
+            except diskcache.core.sqlite3.DatabaseError as error:
+                if isinstance(error, diskcache.core.sqlite3.OperationalError):
+                    raise  # locked, read-only or full: the file itself is sound
+                _move_aside(self.folder, error)
+                self._cache = _open_cache(self.folder)
+            self._pid = os.getpid()
+        return self._cache
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        self._cache = None
+        _warn(f"the store {self.folder} can't be used ({error!r}); records are kept in memory only")
+
+    def _from_wisdom(self) -> dict[str, Record]:
+        if self._wisdom is None:
+            self._wisdom = {}
+            for path in reversed(self._wisdom_paths):
+                self._wisdom.update(_read_wisdom(path))
+        return self._wisdom
+
+
+def _warn(text: str) -> None:
+    _log.warning(text)
+    warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
+
+
+def _record(text: Any, key: str) -> Record | None:
+    if text is None:
+        return None
+    try:
+        return Record.from_json(text)
+    except RecordError as error:
+        _log.info("entry %s is not readable, so it is a miss: %s", key[:12], error)
+        return None
+
+
+def _all_records(cache: Any) -> list[tuple[str, Record]]:
+    found = []
+    for key in cache.iterkeys():
+        record = _record(cache.get(key), key)
+        if record is not None:
+            found.append((key, record))
+    return sorted(found, key=lambda pair: pair[1].created)
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder for this user only; refuses one that somebody else could have planted."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(f"{folder} is a link or a file, not a folder")
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        raise OSError(f"{folder} belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _open_cache(folder: Path) -> Any:
+    # No eviction: a tuned record must never vanish because a cache grew.
+    return diskcache.Cache(str(folder), timeout=_TIMEOUT_S, disk=_TextDisk, eviction_policy="none")
+
+
+def _move_aside(folder: Path, error: Exception) -> None:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
+        damaged = folder / name
+        if damaged.exists():
+            damaged.rename(folder / f"{name}.damaged-{stamp}-{os.getpid()}")
+    _warn(f"the store {folder} was damaged ({error}); it was moved aside and a new one begun")
+
+
+def _read_wisdom(path: str) -> dict[str, Record]:
+    try:
+        if os.path.getsize(path) > _MAX_WISDOM_BYTES:
+            raise RecordError(f"the file is over {_MAX_WISDOM_BYTES} bytes")
+        data = json.loads(Path(path).read_text())
+        if not isinstance(data, dict) or not isinstance(data.get("records"), dict):
+            raise RecordError('the file must hold {"records": {KEY: RECORD}}')
+        return {key: Record.from_dict(value) for key, value in data["records"].items()}
+    except (OSError, ValueError, RecursionError) as error:
+        _warn(f"the wisdom file {path} can't be used: {error}")
+        return {}

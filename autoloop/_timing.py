@@ -1,0 +1,152 @@
+"""Times calls against each other: interleaved rounds, paired ratios, and when to stop.
+
+What is timed is a whole call on the wall clock, ended by blocking until its outputs are ready, each
+call by itself: dispatch is part of the cost of a loop form, and only blocking charges it. A training
+loop that does not block may hide some of a Python loop's dispatch behind the device; the figures
+here are those of a caller who waits.
+
+Rounds hold the function as written and every candidate still in contention, in random order. Each
+round gives a candidate one ratio to as-written; the interval of the median ratio is the
+distribution-free one from order statistics (J.-Y. Le Boudec, *Performance Evaluation of Computer and
+Communication Systems*, EPFL Press 2010, theorem 2.1), which assumes no shape of the noise. It is
+looked at after every round, so its 95 % are nominal; the margin a winner must clear makes up for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+#: A timed span shorter than this is repeated within one sample: clocks and interrupts blur less.
+MIN_SPAN_S = 1e-3
+#: The least number of samples whose extremes hold the median with 95 %: 2 * 0.5**n <= 5 % at n = 6.
+MIN_ROUNDS = 6
+MAX_ROUNDS = 40
+#: An interval this narrow, relative, has settled.
+_NARROW = 0.02
+#: A candidate slower than the best by this factor in two rounds is not timed again.
+HOPELESS = 2.0
+
+#: Runs a number of calls and returns the seconds of one.
+Sampler = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median and the ends of its 95 % interval."""
+
+    mid: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a race showed of one contender: seconds a call, and its ratio to the baseline."""
+
+    run_s: Interval
+    ratio: Interval
+    rounds: int
+
+
+@dataclass
+class _Lane:
+    sampler: Sampler
+    seconds: list[float]
+    ratios: list[float]
+    done: bool = False
+
+
+def race(
+    baseline: Sampler,
+    candidates: Sequence[Sampler],
+    margin: float,
+    seconds_left: Callable[[], float],
+    best: float = 1.0,
+    seed: int = 0,
+) -> tuple[list[Timing], Timing]:
+    """Times candidates against the baseline in interleaved rounds.
+
+    Args:
+        baseline: the function as written.
+        candidates: the others.
+        margin: how much faster than the baseline a winner must be, relative.
+        seconds_left: how long the race may still go on; asked between rounds.
+        best: the best ratio known from earlier races.
+        seed: of the order within rounds.
+
+    Returns:
+        (a timing for each candidate, the baseline's own).
+    """
+    dice = random.Random(seed)
+    base = _Lane(baseline, [], [])
+    lanes = [_Lane(c, [], []) for c in candidates]
+    calls = calls_per_sample(baseline(1))
+    for _ in range(MAX_ROUNDS):
+        contenders = [lane for lane in lanes if not lane.done]
+        if base.seconds and seconds_left() <= 0:
+            break
+        if not contenders and (lanes or len(base.seconds) >= MIN_ROUNDS):
+            break
+        _round(base, contenders, calls, dice)
+        _settle(lanes, margin, best)
+    return [_timing(lane) for lane in lanes], _timing(base)
+
+
+def calls_per_sample(one_call_s: float) -> int:
+    """How many calls make a span that the clock resolves."""
+    return max(1, min(1000, math.ceil(MIN_SPAN_S / max(one_call_s, 1e-7))))
+
+
+def _round(base: _Lane, contenders: Sequence[_Lane], calls: int, dice: random.Random) -> None:
+    order = [base, *contenders]
+    dice.shuffle(order)
+    for lane in order:
+        # A slow candidate needs no batch to be resolved, and would multiply its cost by it.
+        expected = lane.seconds[-1] if lane.seconds else None
+        count = calls if expected is None else min(calls, calls_per_sample(expected))
+        lane.seconds.append(lane.sampler(count))
+    for lane in contenders:
+        lane.ratios.append(lane.seconds[-1] / max(base.seconds[-1], 1e-9))
+
+
+def _settle(lanes: Sequence[_Lane], margin: float, best: float) -> None:
+    best = min([best, *(statistics.median(lane.ratios) for lane in lanes if lane.ratios)])
+    for lane in lanes:
+        if lane.done:
+            continue
+        rounds = len(lane.ratios)
+        if rounds >= 2 and min(lane.ratios) > HOPELESS * best:
+            lane.done = True
+        elif rounds >= MIN_ROUNDS:
+            found = median_interval(lane.ratios)
+            lost = found.low > max(1 - margin, best * (1 + margin))
+            narrow = found.high - found.low <= _NARROW * found.mid
+            lane.done = lost or narrow
+
+
+def _timing(lane: _Lane) -> Timing:
+    return Timing(median_interval(lane.seconds), median_interval(lane.ratios or [1.0]), len(lane.seconds))
+
+
+def median_interval(samples: Sequence[float]) -> Interval:
+    """The median and its 95 % interval from order statistics; the extremes below 6 samples."""
+    ordered = sorted(samples)
+    rank = _rank(len(ordered))
+    return Interval(statistics.median(ordered), ordered[rank], ordered[-1 - rank])
+
+
+@functools.cache
+def _rank(count: int) -> int:
+    """The largest rank r with P(r-th smallest <= median <= r-th largest) >= 95 %, from 0."""
+    tail, rank = 0.5**count, 0
+    while rank + 1 < count / 2:
+        tail += math.comb(count, rank + 1) * 0.5**count
+        if 2 * tail > 0.05:
+            break
+        rank += 1
+    return rank

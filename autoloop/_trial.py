@@ -1,0 +1,300 @@
+"""Compiles, checks and times plans on the live device.
+
+The one place that may catch any exception: whatever goes wrong with a plan becomes a trial with its
+reason. Trials run on the user's own arguments; donated ones are copied outside the timed span, so
+nothing of the user's is consumed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from autoloop import _agree, _host, _timing
+from autoloop._plan import Plan
+from autoloop._records import AutoloopWarning, Budget, Status, Trial
+
+_log = logging.getLogger("autoloop")
+
+#: The most bytes of donated arguments that one timed sample may copy beforehand.
+_MAX_COPIES_BYTES = 256_000_000
+#: A plan's first run so much slower than as written is not raced at all.
+_ABANDON = 5.0
+#: The part of the budget that timing one set of plans may take.
+_RACE_SHARE = 0.1
+
+Clock = Callable[[], float]
+
+
+class Inputs:
+    """The user's arguments, handed out so that donating calls can be repeated.
+
+    Args:
+        leaves: the dynamic argument leaves.
+        donated: which of them the function gives up.
+        rebuild: leaves to (args, kwargs).
+    """
+
+    def __init__(
+        self, leaves: Sequence[Any], donated: Sequence[bool], rebuild: Callable[[Sequence[Any]], Any]
+    ) -> None:
+        self._leaves, self._donated, self._rebuild = list(leaves), tuple(donated), rebuild
+
+    def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs), donated arrays as copies."""
+        leaves = [
+            jnp.copy(leaf) if donated and isinstance(leaf, jax.Array) else leaf
+            for leaf, donated in zip(self._leaves, self._donated, strict=True)
+        ]
+        jax.block_until_ready(leaves)
+        return self._rebuild(leaves)  # type: ignore[no-any-return]
+
+    def most_copies(self) -> int:
+        """How many sets of arguments may be held at once."""
+        held = sum(
+            leaf.nbytes
+            for leaf, donated in zip(self._leaves, self._donated, strict=True)
+            if donated and isinstance(leaf, jax.Array)
+        )
+        return max(1, _MAX_COPIES_BYTES // held) if held else 1_000_000
+
+
+@dataclass
+class _Ready:
+    """A candidate that compiled, ran once and agreed."""
+
+    candidate: Any
+    trial: Trial
+    first_s: float
+    lazy: bool
+
+
+class Bench:
+    """Measures plans of one program against the function as written.
+
+    Args:
+        candidate_for: makes the candidate of a plan.
+        inputs: the arguments to run on.
+        tolerance: how far outputs may be from those of the function as written.
+        budget: seconds for everything, bytes a candidate may need.
+        margin: how much faster a winner must be, relative.
+        device: where it runs, for its free memory.
+        clock: seconds, ever rising.
+    """
+
+    def __init__(
+        self,
+        candidate_for: Callable[[Plan], Any],
+        inputs: Inputs,
+        tolerance: _agree.Tolerance,
+        budget: Budget,
+        margin: float,
+        device: Any,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._candidate_for, self._inputs = candidate_for, inputs
+        self._tolerance, self._budget, self._margin = tolerance, budget, margin
+        self._device, self._clock = device, clock
+        self._started = clock()
+        self._prepared: dict[Plan, _Ready | Trial] = {}
+        self._programs: dict[bytes, Plan] = {}
+        self._expected: list[np.ndarray[Any, Any]] | None = None
+
+    def spent_s(self) -> float:
+        """Seconds since the bench was set up."""
+        return self._clock() - self._started
+
+    def candidate(self, plan: Plan) -> Any:
+        """The compiled candidate of a plan that was measured and ran, else None."""
+        ready = self._prepared.get(plan)
+        return ready.candidate if isinstance(ready, _Ready) else None
+
+    def measure(self, plans: Sequence[Plan], best: float = 1.0) -> list[Trial]:
+        """A trial for each plan, timed in the same rounds as the function as written.
+
+        Args:
+            plans: what to measure; the empty plan is the function as written itself.
+            best: the best ratio known so far, so that hopeless plans stop early.
+
+        Raises:
+            Exception: what the function as written raises; nothing is caught for the baseline.
+        """
+        baseline = self._baseline()
+        found = [baseline if not plan.choices else self._prepare(plan) for plan in plans]
+        racing = [r for r in found if isinstance(r, _Ready) and r is not baseline and not self._hopeless(r)]
+        if racing or baseline.trial.run_s is None:
+            self._race(baseline, racing, best)
+        return [self._report(plan, r) for plan, r in zip(plans, found, strict=True)]
+
+    def _race(self, baseline: _Ready, racing: Sequence[_Ready], best: float) -> None:
+        start = self._clock()
+        end = min(start + _RACE_SHARE * self._budget.seconds, self._started + self._budget.seconds)
+        if end <= start and baseline.trial.run_s is not None:
+            return  # no time left: what earlier races showed stands
+        timings, base = _timing.race(
+            self._sampler(baseline),
+            [self._sampler(r) for r in racing],
+            self._margin,
+            lambda: end - self._clock(),
+            best,
+        )
+        baseline.trial = _timed(baseline, base)
+        share_s = (self._clock() - start) / max(1, len(racing))
+        for ready, timing in zip(racing, timings, strict=True):
+            spent_s = ready.trial.spent_s + share_s
+            ready.trial = _timed(ready, timing).replace(spent_s=spent_s)
+
+    def _report(self, plan: Plan, found: _Ready | Trial) -> Trial:
+        trial = found.trial if isinstance(found, _Ready) else found
+        _log.info("trial %s: %s", plan, _one_line(trial))
+        return trial
+
+    def _baseline(self) -> _Ready:
+        plan = Plan()
+        ready = self._prepared.get(plan)
+        if ready is None:
+            ready = self._prepared[plan] = self._compile_and_run(plan)
+        assert isinstance(ready, _Ready)
+        return ready
+
+    def _prepare(self, plan: Plan) -> _Ready | Trial:
+        if plan not in self._prepared:
+            start = self._clock()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # jax warned for the function as written already
+                    self._prepared[plan] = self._compile_and_run(plan)
+            except Exception as error:
+                failed = Trial(str(plan), Status.FAILED, _first_line(error), spent_s=self._clock() - start)
+                self._prepared[plan] = failed
+        return self._prepared[plan]
+
+    def _compile_and_run(self, plan: Plan) -> _Ready | Trial:
+        start = self._clock()
+        candidate, cost = self._candidate_for(plan), _host.Cost()
+        args, kwargs = self._inputs.fresh()
+        candidate.prepare(args, kwargs, cost)
+        trial = Trial(str(plan), trace_s=cost.trace_s, compile_s=cost.compile_s, peak_bytes=cost.peak_bytes)
+        twin = self._programs.setdefault(cost.text.digest(), plan)
+        if twin != plan and isinstance(self._prepared.get(twin), _Ready):
+            return self._same_as(twin, trial, self._clock() - start)
+        if plan.choices and (reason := self._too_big(cost.peak_bytes)):
+            return trial.replace(status=Status.SKIPPED, reason=reason, spent_s=self._clock() - start)
+        ran = self._clock()
+        outs = jax.block_until_ready(candidate(*args, **kwargs))
+        first_s = self._clock() - ran
+        error, reason = self._check(plan, outs)
+        status = Status.WRONG if reason else Status.OK
+        trial = trial.replace(
+            status=status, reason=reason, max_error=_finite(error), spent_s=self._clock() - start
+        )
+        return trial if reason else _Ready(candidate, trial, first_s, cost.lazy)
+
+    def _same_as(self, twin: Plan, trial: Trial, spent_s: float) -> Trial:
+        known = self._prepared[twin]
+        assert isinstance(known, _Ready)
+        return known.trial.replace(
+            plan=trial.plan, reason=f"same program as {twin}", status=Status.SKIPPED, spent_s=spent_s
+        )
+
+    def _too_big(self, needs_bytes: int) -> str:
+        free = free_bytes(self._device)
+        allowed = min(b for b in (self._budget.max_memory_bytes, free, needs_bytes) if b is not None)
+        if needs_bytes <= allowed:
+            return ""
+        return f"needs {needs_bytes:,} bytes of memory, {allowed:,} are allowed or free"
+
+    def _check(self, plan: Plan, outs: Any) -> tuple[float, str]:
+        flat = jax.tree.leaves(outs)
+        if self._expected is None:
+            self._expected = _agree.to_host(flat)
+            return 0.0, ""
+        return _agree.disagreement(self._expected, flat, self._tolerance)
+
+    def _hopeless(self, ready: _Ready) -> bool:
+        """Whether the first run was so slow that more would only cost; its time then stands."""
+        baseline = self._prepared[Plan()]
+        assert isinstance(baseline, _Ready)
+        base_s = baseline.trial.run_s or baseline.first_s
+        if ready.lazy or ready.first_s < _ABANDON * base_s or ready.first_s < 0.05:
+            return False
+        once = _timing.Interval(ready.first_s, ready.first_s, ready.first_s)
+        ratio = _timing.Interval(*(ready.first_s / base_s,) * 3)
+        ready.trial = _timed(ready, _timing.Timing(once, ratio, 1))
+        return True
+
+    def _sampler(self, ready: _Ready) -> _timing.Sampler:
+        most = self._inputs.most_copies()
+
+        def sample(calls: int) -> float:
+            sets = [self._inputs.fresh() for _ in range(min(calls, most))]
+            start = self._clock()
+            for args, kwargs in sets:
+                jax.block_until_ready(ready.candidate(*args, **kwargs))
+            return (self._clock() - start) / len(sets)
+
+        return sample
+
+
+def _timed(ready: _Ready, timing: _timing.Timing) -> Trial:
+    run, ratio = timing.run_s, timing.ratio
+    trial = ready.trial.replace(
+        run_s=run.mid,
+        run_low_s=run.low,
+        run_high_s=run.high,
+        ratio=ratio.mid,
+        ratio_low=ratio.low,
+        ratio_high=ratio.high,
+        rounds=timing.rounds,
+    )
+    if ready.lazy:  # what the first call took beyond a later one was compiling
+        trial = trial.replace(compile_s=max(0.0, ready.first_s - run.mid))
+    return trial
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _one_line(trial: Trial) -> str:
+    if trial.run_s is None:
+        return f"{trial.status}, {trial.reason}"
+    return f"{trial.status}, {1e3 * trial.run_s:.3f} ms, ratio {trial.ratio:.3f}, build {trial.build_s:.2f} s"
+
+
+def free_bytes(device: Any) -> int | None:
+    """Bytes of memory free on a device, None where nobody tells."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable")]
+    return int(found[0]) * 1024 if found and device.platform == "cpu" else None
+
+
+def guarded(work: Callable[[], Any], what: str) -> Any:
+    """The result of `work`, or None with one warning if it raises: tuning must never fail a call."""
+    try:
+        return work()
+    except Exception as error:
+        _log.warning("%s failed: %r", what, error, exc_info=_log.isEnabledFor(logging.DEBUG))
+        text = f"autoloop: {what} failed ({type(error).__name__}: {error}); running as written"
+        warnings.warn(text, AutoloopWarning, stacklevel=3)
+        return None
