@@ -12,7 +12,7 @@ from autoloop import _config, _jaxpr, _search, _signature, _specs, _trial, _tune
 from autoloop._config import Settings
 from autoloop._options import Options
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, HostProgram, Kwargs, OneProgram, Program, runs_on_host
+from autoloop._program import Args, Function, HostProgram, Kwargs, OneProgram, Program, runs_in_trace
 from autoloop._records import MissError, Record
 from autoloop._store import Store
 
@@ -20,6 +20,13 @@ _log = logging.getLogger("autoloop")
 
 #: How many budgets another thread waits for a tuning to end before it runs as written.
 _PATIENCE = 2.0
+
+#: A plan tried on a shortened program is demoted if a whole call takes this much longer than as written.
+_DEMOTE_ABOVE = 1.1
+#: A partial record is resumed if it used less than this part of today's budget.
+_RESUME_BELOW = 0.7
+#: Seconds beyond two budgets after which a dead process's lock on a device is taken over.
+_LOCK_SLACK_S = 60.0
 
 _stores: dict[Hashable, Store] = {}
 
@@ -60,6 +67,11 @@ class Call:
         return any(map(_jaxpr.is_tracer, self.leaves))
 
     @property
+    def device(self) -> Any:
+        """A device of the kind that the call runs on."""
+        return _signature.device_of(self.places)[0]
+
+    @property
     def placed(self) -> bool:
         """Whether the user placed some argument elsewhere than jax would."""
         return any(place is not None for place in self.places)
@@ -74,12 +86,15 @@ class Decision:
         trace_plan: the plan in a trace, where only one program will do.
         record: the record behind it; None where the call runs as written for want of one.
         candidate: what runs `plan`; None for as written without a record.
+        whole_s: seconds expected of a call as written, where a plan was tried only on a shortened
+            program and is still to be confirmed by a real call.
     """
 
     plan: Plan
     trace_plan: Plan
     record: Record | None
     candidate: OneProgram | HostProgram | None
+    whole_s: float | None = None
 
 
 AS_WRITTEN = Decision(Plan(), Plan(), None, None)
@@ -122,6 +137,24 @@ class Decider:
         finally:
             self._lock.release()
 
+    def confirm(self, call: Call, settings: Settings, seconds: float) -> Decision:
+        """Takes in how long a first whole call took; a plan that is slower than as written is demoted."""
+        decision = self._known[self._name(call, settings)]
+        assert decision.record is not None
+        assert decision.whole_s is not None
+        record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
+        note = f"the first whole call took {seconds:.3g} s, as written it was expected to take {decision.whole_s:.3g} s"
+        record = record.replace(notes=(*record.notes, note))
+        if slow and not decision.plan.as_written:
+            verdict = f"{record.winner} was demoted: the whole call was slower than expected of as-written"
+            record = record.replace(winner=str(Plan()), verdict=verdict)
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        assert program is not None
+        store_of(settings).put(_signature.digest(record.key), record)
+        kept = None if slow else decision.candidate
+        confirmed = _decision(program, record, kept if isinstance(kept, OneProgram) else None)
+        return self._keep(call, settings, confirmed)
+
     def forget(self, call: Call | None, settings: Settings) -> None:
         """Drops what is remembered for a call, or for all calls of the function."""
         store = store_of(settings)
@@ -150,29 +183,53 @@ class Decider:
         if reason := _why_untuned(program):
             return self._keep(call, settings, _untuned(program, self._parts(program, call), reason))
         found = None if retune else self._from_store(program, call, settings)
-        if found is not None:
+        may_tune = settings.mode == "tune" and not call.in_trace
+        partial = found.record if found is not None and may_tune else None
+        if found is not None and not (partial is not None and self._worth_resuming(partial, settings)):
             return found
-        if settings.mode == "strict":
+        if found is None and settings.mode == "strict":
             raise MissError(self._miss_text(call))
-        if call.in_trace or settings.mode != "tune":
+        if not may_tune:
             _log.info("%s: no record for %s; runs as written", self._function.name, _arguments(call))
             return AS_WRITTEN
-        return self._tune(program, call, settings)
+        return self._tune(program, call, settings, partial)
 
-    def _tune(self, program: Program, call: Call, settings: Settings) -> Decision:
+    def _worth_resuming(self, record: Record, settings: Settings) -> bool:
+        """Whether a search ended early for another reason than its budget, or the budget has grown."""
+        return not record.complete and record.spent_s < _RESUME_BELOW * self._budget_s(settings)
+
+    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
         """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
-        key = self._parts(program, call)
+        key, store = self._parts(program, call), store_of(settings)
         args, kwargs, notes = self._real_arguments(call)
-        device, _ = _signature.device_of(call.places)
         budget_s = self._budget_s(settings)
-        tuned = _trial.guarded(
-            lambda: _tune.tune(program, args, kwargs, self._options, key, device, budget_s, notes),
-            f"tuning {self._function.name}",
+        request = _tune.Request(
+            program,
+            args,
+            kwargs,
+            self._options,
+            key,
+            call.device,
+            budget_s,
+            notes,
+            partial,
+            _hint(store, key, self._function.name),
         )
+        what = f"tuning {self._function.name}"
+        with store.lock(f"device {key['device']}", 2 * budget_s + _LOCK_SLACK_S, budget_s) as alone:
+            if not alone:
+                shared = "another process was tuning on this device at the same time"
+                request = replace(request, notes=(*notes, shared))
+            try:
+                tuned = _trial.guarded(lambda: _tune.tune(request), what)
+            except _tune.Interrupted as stop:
+                store.put(_signature.digest(key), stop.record)
+                raise
         if tuned is None:
             return self._keep(call, settings, _untuned(program, key, "tuning failed"))
-        store_of(settings).put(_signature.digest(key), tuned.record)
-        return self._keep(call, settings, _decision(program, tuned.record, tuned.winner))
+        store.put(_signature.digest(key), tuned.record)
+        decision = replace(_decision(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
+        return self._keep(call, settings, decision)
 
     def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
         if not _specs.has_specs(list(call.leaves)):
@@ -218,6 +275,20 @@ class Decider:
         )
 
 
+def _hint(store: Store, key: dict[str, str], function: str) -> Plan | None:
+    """The winner for the newest record of the same program with other sizes, None if there is none."""
+    found = [
+        record
+        for _, record in store.items()
+        if record.function == function
+        and all(record.key.get(name) == key[name] for name in ("skeleton", "device", "host", "versions"))
+    ]
+    try:
+        return Plan.parse(found[-1].winner) if found else None
+    except ValueError:
+        return None
+
+
 def _arguments(call: Call) -> str:
     return _signature.arguments_part(call.key)
 
@@ -247,11 +318,11 @@ def _candidate(program: Program, plan: Plan) -> OneProgram | HostProgram:
 
 def _trace_plan(program: Program, record: Record) -> Plan:
     """The best plan that is one program, of those that the record holds."""
-    if not runs_on_host(plan := Plan.parse(record.winner)):
+    if runs_in_trace(plan := Plan.parse(record.winner)):
         return plan
     plans = {t.plan: Plan.parse(t.plan) for t in record.trials}
     legal = [
-        t for t in record.trials if not runs_on_host(plans[t.plan]) and not program.why_not(plans[t.plan])
+        t for t in record.trials if not runs_in_trace(plans[t.plan]) and not program.why_not(plans[t.plan])
     ]
     if not legal or legal[0].plan != str(Plan()):
         return Plan()

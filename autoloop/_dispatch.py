@@ -11,14 +11,16 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 
-from autoloop import _config, _options, _report, _tune
+from autoloop import _config, _host, _options, _report, _tune
 from autoloop._decide import Call, Decider, Decision
 from autoloop._plan import Plan
 from autoloop._program import (
@@ -31,6 +33,7 @@ from autoloop._program import (
     Planned,
     Program,
     check_plan,
+    runs_in_trace,
     runs_on_host,
 )
 from autoloop._records import AutoloopWarning, PlanError, Record
@@ -53,7 +56,9 @@ class Pinned(Generic[P, R]):
     def __init__(self, function: Function, plan: Plan) -> None:
         functools.update_wrapper(self, function.fun)
         self._function, self._plan = function, plan
-        self._jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True))
+        self._jitted = function.jit(
+            lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options
+        )
         self._hosts: dict[Hashable, HostProgram] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -126,6 +131,9 @@ class Autoloop(Generic[P, R]):
             result = self._fast(*args, **kwargs)
         except Miss:
             pass  # left before the miss is resolved, so that a user's error has no context of ours
+        except ValueError:
+            if not self._options_in_trace(args, kwargs):
+                raise
         else:
             if self._fast._cache_size() != self._entries:
                 self._note_entry(args, kwargs)
@@ -151,7 +159,14 @@ class Autoloop(Generic[P, R]):
                 return cast(R, self._fast(*args, **kwargs))
             except Miss:
                 pass
+            except ValueError:
+                if not self._options_in_trace(args, kwargs):
+                    raise
         return self._resolve(args, kwargs)
+
+    def _options_in_trace(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether jax may have refused the fast jit for its XLA options: legal only at top level."""
+        return bool(self._planned.options) and Call.of(self._function, args, kwargs).in_trace
 
     def _note_entry(self, args: Args, kwargs: Kwargs) -> None:
         """Jax compiled the program for one more signature or placement of its arguments.
@@ -178,16 +193,29 @@ class Autoloop(Generic[P, R]):
         if _config.overridden():
             run = decision.candidate or self._function.plain
             return cast(R, run(*args, **kwargs))
+        if decision.whole_s is not None and decision.candidate is not None:
+            return self._confirm(call, decision, settings)
         return self._install(call, decision)
+
+    def _confirm(self, call: Call, decision: Decision, settings: _config.Settings) -> R:
+        """The first whole call of a plan that was tried on a shortened program, compiled before, timed."""
+        candidate, cost = decision.candidate, _host.Cost()
+        assert candidate is not None
+        candidate.lower(call.args, call.kwargs, cost)
+        candidate.compile(call.args, call.kwargs, cost)
+        start = time.perf_counter()
+        result = jax.block_until_ready(candidate(*call.args, **call.kwargs))
+        self._decider.confirm(call, settings, time.perf_counter() - start)
+        return cast(R, result)
 
     def _install(self, call: Call, decision: Decision) -> R:
         """Makes a decision the one that later calls of its signature take, and runs it."""
         candidate = decision.candidate
         with self._lock:
-            if isinstance(candidate, HostProgram) or (call.placed and candidate is not None):
+            if candidate is not None and self._needs_key(call, candidate):
                 self._keyed[call.name] = candidate
                 return cast(R, candidate(*call.args, **call.kwargs))
-            if not self._planned.plans and candidate is not None:
+            if not self._planned.plans and isinstance(candidate, OneProgram):
                 # The trial compiled this very program: take its jit over instead of compiling again.
                 self._planned, self._fast = candidate.planned, candidate.planned.jitted
             else:
@@ -198,6 +226,15 @@ class Autoloop(Generic[P, R]):
             return cast(R, self._function.plain(*call.args, **call.kwargs))
         self._entries = self._fast._cache_size()
         return cast(R, result)
+
+    def _needs_key(self, call: Call, candidate: OneProgram | HostProgram) -> bool:
+        """Whether the hot path can't serve a candidate: it is one jit with one set of XLA options."""
+        if isinstance(candidate, HostProgram) or call.placed:
+            return True
+        plan = candidate.planned.plans[call.key]
+        if not runs_in_trace(replace(plan, options=())):
+            return True  # the hot path's jit is also what a transformation sees, and it may differentiate
+        return bool(self._planned.plans) and candidate.planned.options != self._planned.options
 
     def _call_forced(self, text: str, args: Args, kwargs: Kwargs) -> R:
         """A plan forced for the whole process; a function that it does not fit runs as written."""
@@ -247,7 +284,7 @@ class Autoloop(Generic[P, R]):
         program = Program.trace(self._function, call.key, args, kwargs)
         if program is None:
             return [Plan()]
-        return list(_tune.space(program, self._options).plans())
+        return list(_tune.space(program, self._options, call.device.platform).plans())
 
     def warmup(self, *args: P.args, **kwargs: P.kwargs) -> Record:
         """Tunes for these arguments now, unless a record is remembered, and returns the record.

@@ -7,10 +7,9 @@ and ys are written inside them, buffers donated, so that nothing is copied or st
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -31,24 +30,25 @@ class Cost:
         compile_s: seconds of compiling.
         peak_bytes: largest of the pieces' arguments, outputs and temporaries.
         lazy: whether some part compiles only while it runs, so that `compile_s` misses it.
-        text: digest of the lowered texts: equal for identical programs.
     """
 
     trace_s: float = 0.0
     compile_s: float = 0.0
     peak_bytes: int = 0
     lazy: bool = False
-    text: Any = field(default_factory=hashlib.sha256)
 
-    def compile(self, jitted: Any, *args: Any, **kwargs: Any) -> Any:
-        """Traces, lowers and compiles `jitted` for these arguments; returns what is compiled."""
+    def lower(self, jitted: Any, *args: Any, **kwargs: Any) -> Any:
+        """Traces and lowers `jitted` for these arguments; returns what is lowered."""
         start = time.perf_counter()
         lowered = jitted.trace(*args, **kwargs).lower()
-        traced = time.perf_counter()
+        self.trace_s += time.perf_counter() - start
+        return lowered
+
+    def compile(self, lowered: Any) -> Any:
+        """Compiles what is lowered; returns what is compiled."""
+        start = time.perf_counter()
         compiled = lowered.compile()
-        self.trace_s += traced - start
-        self.compile_s += time.perf_counter() - traced
-        self.text.update(lowered.as_text().encode())
+        self.compile_s += time.perf_counter() - start
         self.peak_bytes = max(self.peak_bytes, memory_bytes(compiled))
         return compiled
 
@@ -75,15 +75,23 @@ class Runnable(Protocol):
 class Piece:
     """A stretch of the program as one compiled program. `donate` names flat inputs to give up."""
 
-    def __init__(self, fun: _jaxpr.Flat, name: str, donate: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fun: _jaxpr.Flat,
+        name: str,
+        donate: Sequence[int] = (),
+        options: Sequence[tuple[str, str]] = (),
+    ) -> None:
         def piece(*values: Any) -> list[Any]:
             return list(fun(*values))
 
         piece.__name__ = piece.__qualname__ = f"autoloop_{name}"
-        self.run: Callable[..., list[Any]] = jax.jit(piece, donate_argnums=tuple(donate))
+        self.run: Callable[..., list[Any]] = jax.jit(
+            piece, donate_argnums=tuple(donate), compiler_options=compiler_options(options)
+        )
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
-        compiled = cost.compile(self.run, *specs)
+        compiled = cost.compile(cost.lower(self.run, *specs))
         outs = self.run.eval_shape(*specs)  # type: ignore[attr-defined]  # a jitted function has it
         if all(getattr(s, "sharding", None) is None for s in specs):
             return list(outs)
@@ -92,6 +100,11 @@ class Piece:
 
     def __call__(self, *values: Any) -> list[Any]:
         return self.run(*values)
+
+
+def compiler_options(options: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
+    """XLA options as `jax.jit` takes them: numbers as numbers."""
+    return {name: int(v) if v.isdecimal() else v for name, v in options} or None
 
 
 class Eager:
@@ -103,7 +116,6 @@ class Eager:
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
         cost.lazy = True
-        cost.text.update(b"eager")
         return [_jaxpr.struct(a) for a in _jaxpr.out_avals(self._jaxpr)]
 
     def __call__(self, *values: Any) -> list[Any]:

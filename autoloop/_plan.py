@@ -21,6 +21,25 @@ from autoloop._records import AS_WRITTEN
 Parameter = int | str | None
 
 _CHOICE = re.compile(r"(\d+(?:/\d+)*)=([a-z]+)(?:\((\w+)\))?\Z")
+_OPTION = re.compile(r"(xla_[a-z_]+)=([\w,]+)\Z")
+
+#: XLA options that a plan may carry, by platform, with the values worth a trial. A closed list: an
+#: option can also write files or change arithmetic, and plans come from files that others wrote.
+#: CPU: LOOPS.md, finding 2. GPU: loops in command buffers (graphs), XLA's own loop unrolling.
+COMPILER_OPTIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "cpu": (
+        ("xla_backend_optimization_level", "1"),
+        ("xla_cpu_opt_preset", "CPU_OPT_PRESET_FAST_COMPILE"),
+    ),
+    "gpu": (
+        (
+            "xla_gpu_enable_command_buffer",
+            "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE",
+        ),
+        ("xla_gpu_enable_while_loop_unrolling", "WHILE_LOOP_UNROLLING_DOUBLE_BUFFER"),
+        ("xla_gpu_graph_min_graph_size", "1"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -38,21 +57,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice for some of the loops; the others run as written.
+    """A choice for some of the loops, the others running as written, and XLA options if any.
 
     `str(plan)` is its text, `Plan.parse` reads it back; the empty plan prints as `as-written`.
     """
 
     choices: tuple[Choice, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.choices, key=lambda c: c.path))
-        if len({c.path for c in ordered}) != len(ordered):
-            raise ValueError(f"a plan may name each loop once; got {' '.join(map(str, ordered))!r}")
+        options = tuple(sorted(self.options))
+        if len({c.path for c in ordered}) != len(ordered) or len(dict(options)) != len(options):
+            raise ValueError(f"a plan may name each loop and each option once; got {self._words()!r}")
         object.__setattr__(self, "choices", ordered)
+        object.__setattr__(self, "options", options)
 
     def __str__(self) -> str:
-        return " ".join(map(str, self.choices)) or AS_WRITTEN
+        return self._words() or AS_WRITTEN
+
+    def _words(self) -> str:
+        return " ".join([*map(str, self.choices), *(f"{name}={value}" for name, value in self.options)])
 
     @classmethod
     def parse(cls, text: str | Plan) -> Plan:
@@ -68,7 +93,14 @@ class Plan:
             raise TypeError(f"a plan is a Plan or its text, like '0/0=unroll(8)'; got {text!r}")
         if text.strip() in ("", AS_WRITTEN):
             return cls()
-        return cls(tuple(_parse_choice(word, text) for word in text.split()))
+        options = [m.groups() for word in text.split() if (m := _OPTION.match(word))]
+        words = [word for word in text.split() if not _OPTION.match(word)]
+        return cls(tuple(_parse_choice(word, text) for word in words), tuple((n, v) for n, v in options))
+
+    @property
+    def as_written(self) -> bool:
+        """Whether this is the empty plan."""
+        return not self.choices and not self.options
 
     def choice(self, path: tuple[int, ...]) -> Choice | None:
         """The choice for the loop at `path`, or None."""
@@ -76,11 +108,15 @@ class Plan:
 
     def with_choice(self, choice: Choice) -> Plan:
         """This plan with `choice` instead of what it had for that loop."""
-        return Plan((*(c for c in self.choices if c.path != choice.path), choice))
+        return Plan((*(c for c in self.choices if c.path != choice.path), choice), self.options)
+
+    def with_options(self, options: Sequence[tuple[str, str]]) -> Plan:
+        """This plan with these XLA options instead of what it had."""
+        return Plan(self.choices, tuple(options))
 
     def without(self, path: tuple[int, ...]) -> Plan:
         """This plan with the loop at `path` as written."""
-        return Plan(tuple(c for c in self.choices if c.path != path))
+        return Plan(tuple(c for c in self.choices if c.path != path), self.options)
 
 
 def _parse_choice(word: str, text: str) -> Choice:
@@ -128,12 +164,14 @@ class HostSite:
         scan: what the equation means.
         compiled: the body in compiled pieces.
         eager: the body operation by operation.
+        options: XLA options to compile pieces with.
     """
 
     site: Site | None
     scan: _jaxpr.Scan
     compiled: _host.Runnable
     eager: _host.Runnable
+    options: tuple[tuple[str, str], ...] = ()
 
 
 class Form(abc.ABC):
@@ -204,8 +242,20 @@ def form_why_not(choice: Choice, forms: Forms) -> str | None:
     return None
 
 
+def option_why_not(plan: Plan) -> str | None:
+    """Which XLA option a plan may not carry; None if it may carry all of its own."""
+    allowed = [option for options in COMPILER_OPTIONS.values() for option in options]
+    for name, value in plan.options:
+        if (name, value) not in allowed:
+            listed = ", ".join(f"{n}={v}" for n, v in allowed)
+            return f"{name}={value}: the XLA options that a plan may carry are: {listed}"
+    return None
+
+
 def why_not(plan: Plan, loops: Sequence[Loop], forms: Forms) -> str | None:
     """Why `plan` can't be applied to a program with these loops, as one sentence; None if it can."""
+    if reason := option_why_not(plan):
+        return reason
     by_path = {loop.path: loop for loop in loops}
     for choice in plan.choices:
         if reason := form_why_not(choice, forms):
@@ -338,9 +388,9 @@ class Applied:
         if isinstance(what, _jaxpr.Block):
             if eager:
                 return _host.Eager(what.jaxpr)
-            return _host.Piece(functools.partial(self.run_block, what), "piece")
+            return _host.Piece(functools.partial(self.run_block, what), "piece", options=self.plan.options)
         if not self._chosen(what, host_only=True):
-            return _host.Piece(functools.partial(self.run_node, what), "loop")
+            return _host.Piece(functools.partial(self.run_node, what), "loop", options=self.plan.options)
         choice = None if what.path is None else self.plan.choice(what.path)
         if choice is None:  # a call on the way to a host loop: its body takes its place
             return self.build_block(what.blocks[0], eager)
@@ -351,5 +401,6 @@ class Applied:
             scan=what.scan,
             compiled=self.build_block(body),
             eager=self.build_block(body, eager=True),
+            options=self.plan.options,
         )
         return self.forms[choice.form].build(site, choice.parameter)

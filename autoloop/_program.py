@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -47,14 +48,14 @@ class Function:
         """The function under `jax.jit`, as written; decorated functions inside it are as written too."""
         return self.jit(self.as_written)
 
-    def jit(self, fun: Callable[..., Any]) -> Any:
-        """`fun` under `jax.jit` with the user's options and the user's function's name."""
+    def jit(self, fun: Callable[..., Any], options: Sequence[tuple[str, str]] = ()) -> Any:
+        """`fun` under `jax.jit` with the user's options, the user's function's name, and XLA options."""
 
         @functools.wraps(self.fun)
         def named(*args: Any, **kwargs: Any) -> Any:
             return fun(*args, **kwargs)
 
-        return jax.jit(named, **self.jit_options)
+        return jax.jit(named, **self.jit_options, compiler_options=_host.compiler_options(options))
 
     def as_written(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function so that every loop in it, also of decorated functions, is as written."""
@@ -104,12 +105,17 @@ class Miss(Exception):  # a signal between two functions of ours, never seen by 
 
 
 class Planned:
-    """What the dispatching `jax.jit` traces: looks the plan up by the call's key and emits it."""
+    """What the dispatching `jax.jit` traces: looks the plan up by the call's key and emits it.
 
-    def __init__(self, function: Function, plans: dict[CallKey, Plan]) -> None:
-        self.plans = plans
+    All plans of one dispatching jit share its XLA options.
+    """
+
+    def __init__(
+        self, function: Function, plans: dict[CallKey, Plan], options: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.plans, self.options = plans, options
         self._function = function
-        self.jitted = function.jit(self._trace)
+        self.jitted = function.jit(self._trace, options)
 
     def _trace(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function
@@ -125,7 +131,10 @@ class Planned:
 class Candidate(Protocol):
     """A plan ready to be compiled and called with the user's own arguments."""
 
-    def prepare(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
+    def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
+        """Traces and lowers; a digest that equal programs share, None where that tells too little."""
+
+    def compile(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
         """Compiles ahead of the first call."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,9 +146,16 @@ class OneProgram:
 
     def __init__(self, planned: Planned) -> None:
         self.planned = planned
+        self._lowered: Any = None
 
-    def prepare(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
-        cost.compile(self.planned.jitted, *args, **kwargs)
+    def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
+        self._lowered = cost.lower(self.planned.jitted, *args, **kwargs)
+        text = f"{self.planned.options}\n{self._lowered.as_text()}"
+        return hashlib.sha256(text.encode()).digest()
+
+    def compile(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
+        cost.compile(self._lowered)
+        self._lowered = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.planned.jitted(*args, **kwargs)
@@ -153,7 +169,10 @@ class HostProgram:
         self._aliased = _jaxpr.aliased_outputs(traced.jaxpr)
         self._donates = any(traced.donated)
 
-    def prepare(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
+    def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
+        return None
+
+    def compile(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
         leaves, _, _ = self._function.flatten(args, kwargs)
         self._run.prepare([_host.spec_of(leaf) for leaf in leaves], cost)
 
@@ -217,7 +236,7 @@ class Program:
     def candidate(self, plan: Plan) -> OneProgram | HostProgram:
         """The plan, ready to be compiled and called."""
         if not runs_on_host(plan):
-            return OneProgram(Planned(self.function, {self.key: plan}))
+            return OneProgram(Planned(self.function, {self.key: plan}, plan.options))
         run = _plan.Applied(plan, ALL_FORMS).build_block(self.block)
         return HostProgram(self.function, self.traced, run)
 
@@ -225,6 +244,12 @@ class Program:
 def runs_on_host(plan: Plan) -> bool:
     """Whether a plan needs a Python loop."""
     return _plan.on_host(plan, ALL_FORMS)
+
+
+def runs_in_trace(plan: Plan) -> bool:
+    """Whether a plan can be part of any outer trace: one program, no XLA options, differentiable."""
+    plain = all(ALL_FORMS[c.form].reverse_differentiable for c in plan.choices)
+    return plain and not plan.options and not runs_on_host(plan)
 
 
 def check_plan(text: str | Plan) -> Plan:
@@ -241,4 +266,6 @@ def check_plan(text: str | Plan) -> Plan:
         number = choice.parameter
         if isinstance(number, int) and number < 1:
             raise PlanError(f"{choice}: the number must be at least 1; got {number}")
+    if reason := _plan.option_why_not(plan):
+        raise PlanError(reason)
     return plan

@@ -19,15 +19,20 @@ from autoloop._records import AS_WRITTEN, Budget, Status, Trial
 
 #: A rung slower than the best plan by this factor ends its ladder.
 _CLIFF = 2.0
-#: Compile time grows faster than the program; XLA's passes are about this super-linear on unrolled loops.
-_COMPILE_EXPONENT = 1.25
+#: Compile time grows faster than the program: from 16 to 200 copies of a scalar body it took 40 times as
+#: long (jax 0.10.2, CPU), an exponent of 1.7; larger bodies grow less steeply.
+_COMPILE_EXPONENT = 1.5
 #: A dispatched call costs at least this on any machine known to us, in seconds.
 _DISPATCH_S = 2e-6
+#: A plan timed in fewer rounds can't win.
+_LEAST_ROUNDS = 6
 #: How many plans enter the last race, and the part of the budget kept for it.
 _FINALISTS = 3
 _FINAL_SHARE = 0.2
 #: A plan whose building may take more than this part of the budget waits until the others were tried.
 _DEAR_SHARE = 0.15
+#: How many plans each set of XLA options is tried with.
+_OPTION_BASES = 4
 #: A plan is not tried if one that builds as much for the same loop was slower than the best by this.
 _TWIN_CLIFF = 4.0
 
@@ -54,12 +59,14 @@ class Space:
 
     Attributes:
         axes: one per loop.
+        options: sets of XLA options to try with the best plans.
         why_not: why a plan is not legal, None if it is.
         size: equations that a plan compiles.
         dispatches: calls into the device runtime that one run of a plan makes.
     """
 
     axes: tuple[Axis, ...]
+    options: tuple[tuple[tuple[str, str], ...], ...]
     why_not: Callable[[Plan], str | None]
     size: Callable[[Plan], float]
     dispatches: Callable[[Plan], float]
@@ -74,6 +81,7 @@ class Space:
                 nested = len(inner.path) > len(outer.path) and inner.path[: len(outer.path)] == outer.path
                 if nested and not self.why_not(plan := Plan((outer, inner))):
                     yield plan
+        yield from (Plan(options=options) for options in self.options)
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,9 @@ def choose(trials: Sequence[Trial], rules: Rules) -> tuple[Trial, str]:
     """
     baseline = trials[0]
     ran = [t for t in trials[1:] if t.ok and t.ratio is not None]
-    clear = [t for t in ran if cost(t, baseline, rules, t.ratio_high) <= 1 - rules.margin]
+    # Fewer rounds give no 95 % interval at all.
+    timed = [t for t in ran if t.rounds >= _LEAST_ROUNDS]
+    clear = [t for t in timed if cost(t, baseline, rules, t.ratio_high) <= 1 - rules.margin]
     if not clear:
         return baseline, _why_as_written(ran, baseline, rules)
     best = min(cost(t, baseline, rules) for t in clear)
@@ -170,24 +180,65 @@ class _Search:
     rules: Rules
     trials: dict[Plan, Trial] = field(default_factory=dict)
     dear: dict[Plan, None] = field(default_factory=dict)
+    hint: Plan | None = None
     spent_s: float = 0.0
     out_of_budget: bool = False
 
     def run(self) -> None:
+        """The whole search; what it found so far stands in `trials` whenever it is interrupted."""
         self.keep([Plan()], self.measure([Plan()], 1.0))
-        best = self.visit(Plan())
-        if best.choices:
-            best = self.visit(best)
-        for plan in list(self.dear):
-            if plan not in self.trials:
-                self.attempt(plan, best, patient=False)
+        best = self.from_hint()
+        if best is None:
+            best = self.visit(Plan())
+            if not best.as_written:
+                best = self.visit(best)
+            best = self.with_options(best)
+            for plan in list(self.dear):
+                if plan not in self.trials:
+                    self.attempt(plan, best, patient=False)
         self.final()
+
+    def from_hint(self) -> Plan | None:
+        """The hinted plan, if it still clears the margin here: then nothing else is tried."""
+        plan = self.hint
+        if plan is None or plan.as_written or self.attempt(plan, Plan(), patient=False) is None:
+            return None
+        winner, _ = choose([self.trials[Plan()], self.trials[plan]], self.rules)
+        return plan if winner.plan == str(plan) else None
 
     def visit(self, best: Plan) -> Plan:
         """One pass over the loops, the one with most work first."""
         for axis in sorted(self.space.axes, key=lambda a: (-a.work, a.path)):
             best = self.climb(axis, best)
         return best
+
+    def with_options(self, best: Plan) -> Plan:
+        """The best plan after trying XLA options on it, on as-written, and on plans that lost.
+
+        An option may turn a plan that fell off a cliff into the fastest, so it is tried with the best
+        plan of every form too, not only with the best of all.
+        """
+        bases = list(dict.fromkeys([best, Plan(), *self.best_of_forms()]))
+        for options in self.space.options:
+            for base in bases[:_OPTION_BASES]:
+                plan = base.with_options(options)
+                trial = self.trials.get(plan) or self.attempt(plan, best)
+                if trial is not None and trial.status is Status.FAILED:
+                    break  # this back end does not know the option
+                if trial is not None and self.better(trial, best):
+                    best = plan
+        return best
+
+    def best_of_forms(self) -> list[Plan]:
+        """For each form that ran on one loop, its fastest plan, the fastest first."""
+        found: dict[str, tuple[float, Plan]] = {}
+        for plan, trial in self.trials.items():
+            if len(plan.choices) == 1 and trial.ok and trial.ratio is not None:
+                name = plan.choices[0].form
+                found[name] = min(
+                    found.get(name, (trial.ratio, plan)), (trial.ratio, plan), key=lambda x: x[0]
+                )
+        return [plan for _, plan in sorted(found.values(), key=lambda x: x[0])]
 
     def climb(self, axis: Axis, best: Plan) -> Plan:
         """The best plan after trying this loop's choices on top of `best`."""
@@ -232,7 +283,7 @@ class _Search:
         if not trial.ok or trial.ratio is None:
             return False
         base = self.trials[Plan()]
-        bound = cost(self.trials[best], base, self.rules) if best.choices else 1.0
+        bound = 1.0 if best.as_written else cost(self.trials[best], base, self.rules)
         return cost(trial, base, self.rules) < bound * (1 - self.rules.margin)
 
     def falls_off(self, trial: Trial, best: Plan) -> bool:
@@ -262,6 +313,7 @@ class _Search:
             return ""
         for known, trial in self.trials.items():
             same = [c.path for c in known.choices] == [c.path for c in plan.choices]
+            same = same and known.options == plan.options
             if same and trial.ratio is not None and trial.ratio > limit and self.space.size(known) == size:
                 return f"{known}, which builds as much, took {trial.ratio:.3g}x the time as written"
         return ""
@@ -269,7 +321,11 @@ class _Search:
     def predict_build_s(self, plan: Plan) -> tuple[float, str]:
         """Seconds to build a plan, from the built plan that is nearest in size; and that plan's text."""
         size = self.space.size(plan)
-        built = [(p, t) for p, t in self.trials.items() if t.compile_s is not None]
+        built = [(p, t) for p, t in self.trials.items() if t.ok and t.compile_s is not None]
+        loops = {c.path for c in plan.choices}
+        alike = [(p, t) for p, t in built if {c.path for c in p.choices} == loops]
+        # Plans that change the same loops foretell best; one of them at least must have copies to tell.
+        built = alike if any(self.space.size(p) > self.space.size(Plan()) for p, _ in alike) else built
         near, trial = min(built, key=lambda pt: abs(math.log(size / self.space.size(pt[0]))))
         growth = max(1.0, size / self.space.size(near)) ** _COMPILE_EXPONENT
         return trial.build_s * growth, str(near)
@@ -287,28 +343,67 @@ class _Search:
     def final(self) -> None:
         """Races the best plans once more, together, so that they are compared in the same rounds."""
         base = self.trials[Plan()]
-        ran = [(p, t) for p, t in self.trials.items() if p.choices and t.ok and t.ratio is not None]
+        ran = [(p, t) for p, t in self.trials.items() if not p.as_written and t.ok and t.ratio is not None]
         ran.sort(key=lambda pt: cost(pt[1], base, self.rules))
-        close = [p for p, t in ran if cost(t, base, self.rules) < 1.0][:_FINALISTS]
+        close = [p for p, t in ran if cost(t, base, self.rules) < 1.0]
+        round_s = base.run_s or 0.0
+        left_s = self.budget.seconds - self.spent_s
+        room = _FINALISTS if round_s <= 0 else int(left_s / (_LEAST_ROUNDS * round_s)) - 1
+        close = close[: max(0, min(_FINALISTS, room))]
         if close:
             self.keep(close, self.measure(close, self.trials[close[0]].ratio or 1.0))
             self.keep([Plan()], self.measure([Plan()], 1.0))
 
 
-def search(space: Space, measure: Measure, budget: Budget, rules: Rules) -> Outcome:
+class SearchInterrupted(KeyboardInterrupt):
+    """The user stopped the search; `outcome` is what it had found."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__("tuning was interrupted")
+        self.outcome = outcome
+
+
+def search(
+    space: Space,
+    measure: Measure,
+    budget: Budget,
+    rules: Rules,
+    known: Sequence[Trial] = (),
+    hint: Plan | None = None,
+) -> Outcome:
     """Tries plans until the space or the budget is used up.
 
     Args:
         space: what may be tried.
-        measure: from plans to trials; `KeyboardInterrupt` and errors of the baseline pass through.
+        measure: from plans to trials; errors of the baseline pass through.
         budget: seconds to spend, as the trials count them; overshot by at most one compile.
         rules: how plans are compared.
+        known: trials of an earlier search of the same program, which are not measured again unless they
+            come into the last race.
+        hint: the winner for the same program with other sizes: tried first, and the search ends if it
+            clears the margin.
 
     Returns:
         The trials, as written first, and the winner.
+
+    Raises:
+        SearchInterrupted: with what was found so far, on `KeyboardInterrupt` once as-written was measured.
     """
-    state = _Search(space, measure, budget, rules)
-    state.run()
-    trials = with_breakeven(tuple(state.trials.values()))
-    winner, verdict = choose(trials, rules)
-    return Outcome(trials, winner.plan, verdict, not state.out_of_budget)
+    state = _Search(space, measure, budget, rules, hint=hint)
+    for trial in known:
+        if trial.ratio is not None and trial.plan != AS_WRITTEN:
+            state.trials[Plan.parse(trial.plan)] = trial.replace(spent_s=0.0)
+    try:
+        state.run()
+    except KeyboardInterrupt:
+        if Plan() not in state.trials:
+            raise
+        raise SearchInterrupted(_outcome(state, complete=False)) from None
+    return _outcome(state, complete=not state.out_of_budget)
+
+
+def _outcome(state: _Search, complete: bool) -> Outcome:
+    ordered = {Plan(): state.trials[Plan()], **state.trials}
+    trials = with_breakeven(tuple(ordered.values()))
+    winner, verdict = choose(trials, state.rules)
+    return Outcome(trials, winner.plan, verdict, complete)

@@ -95,12 +95,16 @@ def _as_tuple(value: Any, kind: type) -> tuple[Any, ...]:
     return (value,) if isinstance(value, kind) else tuple(value)
 
 
+#: Shape, dtype, weak type.
+Aval = tuple[tuple[int, ...], Any, bool]
+
+
 @dataclass(frozen=True)
 class CallKey:
     """What `jax.jit` traces anew for: tree, abstract values, static values, jax settings."""
 
     tree: Any
-    avals: tuple[Hashable, ...]
+    avals: tuple[Aval, ...]
     static: tuple[Any, ...]
     config: tuple[Hashable, ...]
 
@@ -116,7 +120,7 @@ def call_key(tree: Any, leaves: Sequence[Any], static: tuple[Any, ...]) -> CallK
     return key
 
 
-def _aval(leaf: Any) -> tuple[Hashable, ...]:
+def _aval(leaf: Any) -> Aval:
     aval = jax.typeof(leaf)
     return (aval.shape, aval.dtype, aval.weak_type)
 
@@ -174,6 +178,7 @@ def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], conte
     device, count = device_of(places)
     return {
         "program": program_part(traced.jaxpr),
+        "skeleton": skeleton_part(traced.jaxpr),
         "arguments": arguments_part(key),
         "statics": statics_part(key),
         "sharding": sharding_part(places),
@@ -196,12 +201,17 @@ def program_part(jaxpr: _jaxpr.Jaxpr) -> str:
     return _sha("\n".join(_canonical.canonical_lines(jaxpr)))
 
 
+def skeleton_part(jaxpr: _jaxpr.Jaxpr) -> str:
+    """A digest of the program without its sizes: the same for other batch sizes and trip counts."""
+    return _sha("\n".join(_canonical.skeleton_lines(jaxpr)))
+
+
 def arguments_part(key: CallKey) -> str:
     """Each argument leaf as `f32[64,128]`, with `*` for a weak type."""
     return " ".join(map(_aval_text, key.avals))
 
 
-def _aval_text(aval: Any) -> str:
+def _aval_text(aval: Aval) -> str:
     shape, dtype, weak = aval
     return f"{_short(dtype)}[{','.join(map(str, shape))}]{'*' * weak}"
 

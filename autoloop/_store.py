@@ -7,10 +7,12 @@ JSON disk (CVE-2025-69872), so the disk class here refuses such rows for keys an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import stat
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,8 @@ _log = logging.getLogger("autoloop")
 
 #: Seconds to wait for another process's lock on the database before giving up.
 _TIMEOUT_S = 5.0
+#: Seconds between two tries for a lock.
+_LOCK_POLL_S = 0.1
 #: A wisdom file over this many bytes is refused: a whole fleet's records are far smaller.
 _MAX_WISDOM_BYTES = 100_000_000
 
@@ -90,7 +94,28 @@ class Store:
 
     def clear(self) -> int:
         """Drops all records of the folder; returns how many there were."""
-        return self._attempt(lambda cache: int(cache.clear())) or 0
+        return self._attempt(lambda cache: sum(map(cache.delete, list(_record_keys(cache))))) or 0
+
+    @contextlib.contextmanager
+    def lock(self, name: str, expire_s: float, wait_s: float) -> Iterator[bool]:
+        """Holds a lock shared by all processes on this store; yields whether it was had.
+
+        Args:
+            name: what is locked.
+            expire_s: seconds after which a holder that died loses it.
+            wait_s: seconds to wait for another holder before going on without.
+        """
+        key, owner = f"lock:{name}", f"{os.getpid()}.{threading.get_ident()}"
+        end = time.monotonic() + wait_s
+        while (had := self._attempt(lambda cache: cache.add(key, owner, expire=expire_s))) is False:
+            if time.monotonic() >= end:
+                break
+            time.sleep(_LOCK_POLL_S)
+        try:
+            yield had is not False  # None: there is no usable store, so nobody to share with
+        finally:
+            if had:
+                self._attempt(lambda cache: cache.delete(key) if cache.get(key) == owner else None)
 
     def close(self) -> None:
         """Closes the database; the next verb opens it again."""
@@ -150,9 +175,13 @@ def _record(text: Any, key: str) -> Record | None:
         return None
 
 
+def _record_keys(cache: Any) -> Iterator[str]:
+    return (key for key in cache.iterkeys() if not key.startswith("lock:"))
+
+
 def _all_records(cache: Any) -> list[tuple[str, Record]]:
     found = []
-    for key in cache.iterkeys():
+    for key in _record_keys(cache):
         record = _record(cache.get(key), key)
         if record is not None:
             found.append((key, record))

@@ -21,6 +21,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from autoloop import _machine
+
 #: A timed span shorter than this is repeated within one sample: clocks and interrupts blur less.
 MIN_SPAN_S = 1e-3
 #: The least number of samples whose extremes hold the median with 95 %: 2 * 0.5**n <= 5 % at n = 6.
@@ -46,11 +48,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a race showed of one contender: seconds a call, and its ratio to the baseline."""
+    """What a race showed of one contender: seconds a call, its ratio to the baseline, how it spread."""
 
     run_s: Interval
     ratio: Interval
     rounds: int
+    spread: float = 0.0
 
 
 @dataclass
@@ -130,7 +133,8 @@ def _settle(lanes: Sequence[_Lane], margin: float, best: float) -> None:
 
 
 def _timing(lane: _Lane) -> Timing:
-    return Timing(median_interval(lane.seconds), median_interval(lane.ratios or [1.0]), len(lane.seconds))
+    ratio = median_interval(lane.ratios or [1.0])
+    return Timing(median_interval(lane.seconds), ratio, len(lane.seconds), _machine.spread(lane.seconds))
 
 
 def median_interval(samples: Sequence[float]) -> Interval:

@@ -12,14 +12,13 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autoloop import _agree, _host, _timing
+from autoloop import _agree, _host, _machine, _timing
 from autoloop._plan import Plan
 from autoloop._records import AutoloopWarning, Budget, Status, Trial
 
@@ -29,6 +28,8 @@ _log = logging.getLogger("autoloop")
 _MAX_COPIES_BYTES = 256_000_000
 #: A plan's first run so much slower than as written is not raced at all.
 _ABANDON = 5.0
+#: The compiled program of a plan this much slower than the best is let go.
+_LET_GO = 1.5
 #: The part of the budget that timing one set of plans may take.
 _RACE_SHARE = 0.1
 
@@ -88,6 +89,7 @@ class Bench:
         budget: seconds for everything, bytes a candidate may need.
         margin: how much faster a winner must be, relative.
         device: where it runs, for its free memory.
+        scale: from the seconds of a call to those to report, for programs that were shortened.
         clock: seconds, ever rising.
     """
 
@@ -99,14 +101,17 @@ class Bench:
         budget: Budget,
         margin: float,
         device: Any,
+        scale: Callable[[float], float] = float,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._candidate_for, self._inputs = candidate_for, inputs
         self._tolerance, self._budget, self._margin = tolerance, budget, margin
-        self._device, self._clock = device, clock
+        self._device, self._scale, self._clock = device, scale, clock
         self._started = clock()
         self._prepared: dict[Plan, _Ready | Trial] = {}
         self._programs: dict[bytes, Plan] = {}
+        #: How much the times of the function as written spread, one number a race.
+        self.spreads: list[float] = []
         self._expected: list[np.ndarray[Any, Any]] | None = None
 
     def spent_s(self) -> float:
@@ -117,6 +122,10 @@ class Bench:
         """The compiled candidate of a plan that was measured and ran, else None."""
         ready = self._prepared.get(plan)
         return ready.candidate if isinstance(ready, _Ready) else None
+
+    def seconds_left(self) -> float:
+        """Seconds of the budget that are left."""
+        return self._budget.seconds - self.spent_s()
 
     def measure(self, plans: Sequence[Plan], best: float = 1.0) -> list[Trial]:
         """A trial for each plan, timed in the same rounds as the function as written.
@@ -129,15 +138,18 @@ class Bench:
             Exception: what the function as written raises; nothing is caught for the baseline.
         """
         baseline = self._baseline()
-        found = [baseline if not plan.choices else self._prepare(plan) for plan in plans]
-        racing = [r for r in found if isinstance(r, _Ready) and r is not baseline and not self._hopeless(r)]
+        found = [baseline if plan.as_written else self._prepare(plan) for plan in plans]
+        racing = [r for r in found if isinstance(r, _Ready) and self._races(r, baseline)]
         if racing or baseline.trial.run_s is None:
             self._race(baseline, racing, best)
         return [self._report(plan, r) for plan, r in zip(plans, found, strict=True)]
 
     def _race(self, baseline: _Ready, racing: Sequence[_Ready], best: float) -> None:
         start = self._clock()
-        end = min(start + _RACE_SHARE * self._budget.seconds, self._started + self._budget.seconds)
+        end = self._started + self._budget.seconds
+        if len(racing) == 1:  # one of many to come; several are the last race, which may use what is left
+            enough_s = _timing.MIN_ROUNDS * 2 * 1.2 * baseline.first_s
+            end = min(end, start + max(_RACE_SHARE * self._budget.seconds, enough_s))
         if end <= start and baseline.trial.run_s is not None:
             return  # no time left: what earlier races showed stands
         timings, base = _timing.race(
@@ -148,10 +160,15 @@ class Bench:
             best,
         )
         baseline.trial = _timed(baseline, base)
+        self.spreads.append(base.spread)
         share_s = (self._clock() - start) / max(1, len(racing))
         for ready, timing in zip(racing, timings, strict=True):
+            if timing.rounds < min(ready.trial.rounds, _timing.MIN_ROUNDS):
+                continue  # cut short by the budget: the earlier race says more
             spent_s = ready.trial.spent_s + share_s
             ready.trial = _timed(ready, timing).replace(spent_s=spent_s)
+            if timing.ratio.low > _LET_GO * min(best, 1.0):
+                ready.candidate = None  # it can't come back: free its program
 
     def _report(self, plan: Plan, found: _Ready | Trial) -> Trial:
         trial = found.trial if isinstance(found, _Ready) else found
@@ -182,52 +199,59 @@ class Bench:
         start = self._clock()
         candidate, cost = self._candidate_for(plan), _host.Cost()
         args, kwargs = self._inputs.fresh()
-        candidate.prepare(args, kwargs, cost)
+        digest = candidate.lower(args, kwargs, cost)
+        twin = self._programs.setdefault(digest, plan) if digest is not None else plan
+        if twin != plan and twin in self._prepared:
+            return self._same_as(twin, plan, self._clock() - start)
+        candidate.compile(args, kwargs, cost)
         trial = Trial(str(plan), trace_s=cost.trace_s, compile_s=cost.compile_s, peak_bytes=cost.peak_bytes)
-        twin = self._programs.setdefault(cost.text.digest(), plan)
-        if twin != plan and isinstance(self._prepared.get(twin), _Ready):
-            return self._same_as(twin, trial, self._clock() - start)
-        if plan.choices and (reason := self._too_big(cost.peak_bytes)):
+        if not plan.as_written and (reason := self._too_big(cost.peak_bytes)):
             return trial.replace(status=Status.SKIPPED, reason=reason, spent_s=self._clock() - start)
         ran = self._clock()
         outs = jax.block_until_ready(candidate(*args, **kwargs))
         first_s = self._clock() - ran
-        error, reason = self._check(plan, outs)
-        status = Status.WRONG if reason else Status.OK
+        error, reason = self._check(outs)
         trial = trial.replace(
-            status=status, reason=reason, max_error=_finite(error), spent_s=self._clock() - start
+            status=Status.WRONG if reason else Status.OK,
+            reason=reason,
+            max_error=_finite(error),
+            spent_s=self._clock() - start,
         )
         return trial if reason else _Ready(candidate, trial, first_s, cost.lazy)
 
-    def _same_as(self, twin: Plan, trial: Trial, spent_s: float) -> Trial:
-        known = self._prepared[twin]
-        assert isinstance(known, _Ready)
-        return known.trial.replace(
-            plan=trial.plan, reason=f"same program as {twin}", status=Status.SKIPPED, spent_s=spent_s
+    def _same_as(self, twin: Plan, plan: Plan, spent_s: float) -> Trial:
+        """The trial of a plan whose lowered text equals another's: nothing is compiled or timed again."""
+        found = self._prepared[twin]
+        known = found.trial if isinstance(found, _Ready) else found
+        return known.replace(
+            plan=str(plan), status=Status.SKIPPED, reason=f"same program as {twin}", spent_s=spent_s
         )
 
     def _too_big(self, needs_bytes: int) -> str:
-        free = free_bytes(self._device)
+        free = _machine.free_bytes(self._device)
         allowed = min(b for b in (self._budget.max_memory_bytes, free, needs_bytes) if b is not None)
         if needs_bytes <= allowed:
             return ""
         return f"needs {needs_bytes:,} bytes of memory, {allowed:,} are allowed or free"
 
-    def _check(self, plan: Plan, outs: Any) -> tuple[float, str]:
+    def _check(self, outs: Any) -> tuple[float, str]:
         flat = jax.tree.leaves(outs)
         if self._expected is None:
             self._expected = _agree.to_host(flat)
             return 0.0, ""
         return _agree.disagreement(self._expected, flat, self._tolerance)
 
+    def _races(self, ready: _Ready, baseline: _Ready) -> bool:
+        return ready is not baseline and ready.candidate is not None and not self._hopeless(ready)
+
     def _hopeless(self, ready: _Ready) -> bool:
         """Whether the first run was so slow that more would only cost; its time then stands."""
         baseline = self._prepared[Plan()]
         assert isinstance(baseline, _Ready)
-        base_s = baseline.trial.run_s or baseline.first_s
+        base_s = baseline.first_s
         if ready.lazy or ready.first_s < _ABANDON * base_s or ready.first_s < 0.05:
             return False
-        once = _timing.Interval(ready.first_s, ready.first_s, ready.first_s)
+        once = _timing.Interval(*(self._scale(ready.first_s),) * 3)
         ratio = _timing.Interval(*(ready.first_s / base_s,) * 3)
         ready.trial = _timed(ready, _timing.Timing(once, ratio, 1))
         return True
@@ -240,7 +264,7 @@ class Bench:
             start = self._clock()
             for args, kwargs in sets:
                 jax.block_until_ready(ready.candidate(*args, **kwargs))
-            return (self._clock() - start) / len(sets)
+            return self._scale((self._clock() - start) / len(sets))
 
         return sample
 
@@ -274,19 +298,6 @@ def _one_line(trial: Trial) -> str:
     if trial.run_s is None:
         return f"{trial.status}, {trial.reason}"
     return f"{trial.status}, {1e3 * trial.run_s:.3f} ms, ratio {trial.ratio:.3f}, build {trial.build_s:.2f} s"
-
-
-def free_bytes(device: Any) -> int | None:
-    """Bytes of memory free on a device, None where nobody tells."""
-    stats = device.memory_stats()
-    if stats and "bytes_limit" in stats:
-        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable")]
-    return int(found[0]) * 1024 if found and device.platform == "cpu" else None
 
 
 def guarded(work: Callable[[], Any], what: str) -> Any:

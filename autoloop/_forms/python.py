@@ -48,13 +48,14 @@ class Python(Form):
         assert isinstance(parameter, int)
         if site.site is None:
             return _host.SteppedLoop(site.scan, site.compiled)
-        return _ChunkedLoop(site.site, parameter)
+        return _ChunkedLoop(site.site, parameter, site.options)
 
 
 class _ChunkedLoop:
     """The scan equation as jitted steps of `chunk` iterations, and one step for the remainder."""
 
-    def __init__(self, site: Site, chunk: int) -> None:
+    def __init__(self, site: Site, chunk: int, options: Sequence[tuple[str, str]]) -> None:
+        self._options = options
         self._scan, self._body = site.scan, site.body
         self._rounds, rest = divmod(self._scan.length, chunk)
         self._start = _host.starter(self._scan)
@@ -67,7 +68,8 @@ class _ChunkedLoop:
         def step(*values: Any) -> list[Any]:
             return self._run_step(count, values)
 
-        return _host.Piece(step, f"step{count}", donate=range(1 + self._scan.num_carry + len(ys)))
+        state = range(1 + self._scan.num_carry + len(ys))
+        return _host.Piece(step, f"step{count}", donate=state, options=self._options)
 
     def _run_step(self, count: int, values: Sequence[Any]) -> list[Any]:
         """(done, carry, ys, consts, xs) -> (done, carry, ys), `count` iterations later."""

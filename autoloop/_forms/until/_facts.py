@@ -17,7 +17,15 @@ from autoloop import _jaxpr
 from autoloop._forms.until._slices import Place, is_literal, literal_value, variables
 
 Path = tuple[int, ...] | None  # None: in a branch, which need not run, so that nothing there is a condition
-Guard = tuple[Place, int]  # a condition, and the number of cases that it chooses from
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that chooses from a number of cases, one of which is an input of the body or uniform."""
+
+    place: Place
+    cases: int
+    same: int | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class Fact:
         shift: what was added to that input, modulo the range of its integer type.
         uniform: the whole number that all its elements equal; 0 and 1 for booleans.
         roots: for a condition: the variables it repeats, inverts or combines, itself first.
-        guards: the conditions under one value of which it is an input, or uniform.
+        guards: the conditions that choose it.
+        number: equal for values that are computed alike from equal values.
     """
 
     reads: frozenset[int] = frozenset()
@@ -39,11 +48,12 @@ class Fact:
     uniform: int | None = None
     roots: tuple[Place, ...] = ()
     guards: tuple[Guard, ...] = ()
+    number: int = -1
 
     @property
     def plain(self) -> bool:
         """Whether it is known what this value is."""
-        return self.same is not None or self.uniform is not None
+        return self.uniform is not None or (self.same is not None and not self.shift)
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ def read_body(body: _jaxpr.Jaxpr, assumed: Assumption | None = None) -> Reading:
     reader = _Reader(assumed)
     _, invars, _ = variables(body)
     inputs = [
-        reader.noted(Place((), var), Fact(frozenset({i}), same=i, roots=(Place((), var),)))
+        reader.placed(Place((), var), Fact(frozenset({i}), same=i, number=reader.number_of(("input", i))))
         for i, var in enumerate(invars)
     ]
     outputs = reader.run(body, inputs, ())
@@ -164,9 +174,9 @@ def _chosen(which: Fact, cases: Sequence[Fact]) -> Fact:
         return cases[which.uniform]
     if cases[0].plain and len({(c.same, c.shift, c.uniform) for c in cases}) == 1:
         return cases[0]
-    guards = [g for c in cases for g in c.guards]
-    if any(c.plain for c in cases):
-        guards += [(root, len(cases)) for root in which.roots]
+    plain = [c for c in cases if c.plain]
+    guards = [Guard(root, len(cases), c.same) for c in plain for root in which.roots]
+    guards += [g for c in cases for g in c.guards]
     return Fact(which.reads | _reads(cases), guards=tuple(dict.fromkeys(guards)))
 
 
@@ -182,7 +192,15 @@ _RULES: Mapping[str, _Rule] = {
     "not": _not,
     "select_n": _selected,
 }
-_REPEATS = (_reshaped, _converted, _not, _same_value)  # a condition goes through these under its old name
+# Values that these compute from equal values are equal: so are conditions that are written twice.
+_NUMBERED = frozenset(
+    (
+        *("abs", "add", "and", "broadcast_in_dim", "convert_element_type", "div", "eq", "expand_dims", "ge"),
+        *("gt", "integer_pow", "is_finite", "le", "lt", "max", "min", "mul", "ne", "neg", "not", "or"),
+        *("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reshape", "select_n", "sign"),
+        *("slice", "sqrt", "square", "squeeze", "sub", "transpose"),
+    )
+)
 
 
 # ---------------------------------------------------------------- a whole body
@@ -194,35 +212,56 @@ class _Reader:
 
     assumed: Assumption | None
     condition: Fact | None = field(default=None, init=False)
+    numbers: dict[Any, int] = field(default_factory=dict, init=False)
+    places: dict[int, Place] = field(default_factory=dict, init=False)
 
-    def noted(self, place: Place, fact: Fact) -> Fact:
-        """`fact`, with what is assumed of the variable at `place`."""
-        if self.assumed is None or place != self.assumed.place:
+    def number_of(self, key: Any) -> int:
+        """A number for what `key` describes, the same at every call."""
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def placed(self, place: Place, fact: Fact, combines: bool = False) -> Fact:
+        """`fact` about the variable at `place`, as a condition and with what is assumed of it."""
+        if _kind(place.variable) not in "bui":
             return fact
-        self.condition = fact
+        first = self.places.setdefault(fact.number, place)
+        if combines or not fact.roots:  # else it repeats a condition, and goes by that one's place
+            fact = replace(fact, roots=(first, *fact.roots))
+        if self.assumed is None or first != self.assumed.place:
+            return fact
+        self.condition = self.condition or fact
         return replace(fact, uniform=self.assumed.value)
 
     def run(self, jaxpr: _jaxpr.Jaxpr, inputs: Sequence[Fact], path: Path) -> list[Fact]:
         """Facts about a jaxpr's outputs from those about its inputs."""
         constants, invars, outvars = variables(jaxpr)
-        env = dict(zip([*constants, *invars], [*(Fact() for _ in constants), *inputs], strict=True))
+        fresh = [Fact(number=self.number_of(var)) for var in constants]
+        env = dict(zip([*constants, *invars], [*fresh, *inputs], strict=True))
         for index, eqn in enumerate(_jaxpr.direct_equations(jaxpr)):
-            facts = [_look_up(env, atom) for atom in eqn.invars]
-            inner = None if path is None else (*path, index)
-            outs = self._equation(eqn, facts, inner)
+            facts = [self._look_up(env, atom) for atom in eqn.invars]
+            outs = self._equation(eqn, facts, None if path is None else (*path, index))
             for var, fact in zip(eqn.outvars, outs, strict=True):
-                env[var] = fact if path is None else self._placed(Place(path, var), eqn, fact)
-        return [_look_up(env, atom) for atom in outvars]
+                if fact.number < 0:
+                    fact = replace(fact, number=self._number(eqn, facts))
+                if path is not None:
+                    fact = self.placed(Place(path, var), fact, eqn.primitive.name in ("and", "or"))
+                env[var] = fact
+        return [self._look_up(env, atom) for atom in outvars]
 
-    def _placed(self, place: Place, eqn: Any, fact: Fact) -> Fact:
-        # What only repeats another condition has a name already, the same for all that repeat it.
-        if _kind(place.variable) in "bui" and not self._repeats(eqn, fact):
-            fact = replace(fact, roots=(place, *fact.roots))
-        return self.noted(place, fact)
+    def _look_up(self, env: Mapping[Any, Fact], atom: Any) -> Fact:
+        if not is_literal(atom):
+            return env[atom]
+        value = literal_value(atom)
+        if np.ndim(value):
+            return Fact(number=self.number_of(id(value)))
+        number = self.number_of((repr(value), atom.aval.dtype, atom.aval.weak_type))
+        return Fact(uniform=int(value) if _kind(atom) in "bui" else None, number=number)
 
-    def _repeats(self, eqn: Any, fact: Fact) -> bool:
+    def _number(self, eqn: Any, facts: Sequence[Fact]) -> int:
         name = eqn.primitive.name
-        return bool(fact.roots) and (name in _jaxpr.CALLS or _RULES.get(name) in _REPEATS)
+        if name not in _NUMBERED:
+            return self.number_of(object())  # not by its variable: two calls may share a jaxpr
+        params = str(eqn.params) if eqn.params else ""
+        return self.number_of((name, params, *(f.number for f in facts)))
 
     def _equation(self, eqn: Any, facts: list[Fact], path: Path) -> Sequence[Fact]:
         name, bodies = eqn.primitive.name, _jaxpr.bodies(eqn)
@@ -240,11 +279,3 @@ class _Reader:
         which, *operands = facts
         results = [self.run(branch, operands, None) for branch in branches]
         return [_chosen(which, cases) for cases in zip(*results, strict=True)]
-
-
-def _look_up(env: Mapping[Any, Fact], atom: Any) -> Fact:
-    if not is_literal(atom):
-        return env[atom]
-    value = literal_value(atom)
-    whole = np.ndim(value) == 0 and _kind(atom) in "bui"
-    return Fact(uniform=int(value) if whole else None)

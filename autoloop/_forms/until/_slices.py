@@ -83,15 +83,18 @@ class Slice:
 
 # What these do to floating-point numbers has one right answer, however they are fused. Conversions
 # are not among them: XLA may leave out a pair of them (its "excess precision").
-_EXACT = """
-    abs and broadcast_in_dim clamp concatenate copy dynamic_slice eq expand_dims ge gt is_finite jit le lt
-    max min ne neg not or pjit reduce_max reduce_min reshape rev select_n sign slice squeeze stop_gradient
-    transpose
-"""
+_EXACT = frozenset(
+    (
+        *("abs", "and", "broadcast_in_dim", "clamp", "concatenate", "copy", "dynamic_slice", "eq", "ge"),
+        *("expand_dims", "gt", "is_finite", "jit", "le", "lt", "max", "min", "ne", "neg", "not", "or"),
+        *("pjit", "reduce_max", "reduce_min", "reshape", "rev", "select_n", "sign", "slice", "squeeze"),
+        *("stop_gradient", "transpose"),
+    )
+)
 
 
 def _rounds(eqn: Any) -> bool:
-    if eqn.primitive.name in _EXACT.split():
+    if eqn.primitive.name in _EXACT:
         return False
     kinds = {getattr(getattr(v.aval, "dtype", None), "kind", "V") for v in (*eqn.invars, *eqn.outvars)}
     return not kinds <= set("bui")

@@ -1,0 +1,97 @@
+"""Building and reading equations: what this form needs of JAX's classes. To move into _jaxpr.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend import core as jec
+
+from autoloop import _jaxpr
+
+# Calls that say no more than their equations do. Custom derivatives stay whole.
+_CALLS = frozenset({"jit", "pjit", "closed_call", "eval_jaxpr", "remat2", "checkpoint"})
+
+
+@dataclass(frozen=True)
+class Body:
+    """A closed jaxpr whose calls are replaced by their equations, without what nothing needs."""
+
+    source: _jaxpr.Jaxpr
+    constvars: tuple[Any, ...]
+    invars: tuple[Any, ...]
+    outvars: tuple[Any, ...]
+    eqns: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, source: _jaxpr.Jaxpr) -> Body:
+        top, eqns = source.jaxpr, list[Any]()
+        outvars = _inline(top, {}, eqns)
+        return cls(source, tuple(top.constvars), tuple(top.invars), tuple(outvars), _live(eqns, outvars))
+
+    def as_fun(self, eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> _jaxpr.Flat:
+        """Some of the equations as a function."""
+        return _jaxpr.as_fun(_jaxpr._closed(eqns, inputs, outputs, self.source))
+
+    def within(self, eqn: Any) -> Iterator[Any]:
+        """The equation and all equations inside it."""
+        return _jaxpr.equations(_jaxpr._closed([eqn], (), (), self.source))
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's input (or a jaxpr's output) is a constant written in place."""
+    return isinstance(atom, jec.Literal)
+
+
+def variables(atoms: Sequence[Any]) -> list[Any]:
+    """The variables among these, literals left out."""
+    return [a for a in atoms if not isinstance(a, jec.Literal)]
+
+
+def stacked(eqn: Any, length: int, **params: Any) -> Any:
+    """The equation for inputs that got a leading axis; `params` make its outputs what they were."""
+    fresh = [jec.Var(v.aval.update(shape=(length, *v.aval.shape))) for v in eqn.invars]
+    return eqn.replace(invars=fresh, params={**eqn.params, **params})
+
+
+def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> list[Any]:
+    """Appends a jaxpr's equations, whose inputs go by other names; returns what its outputs are called.
+
+    Every variable gets a fresh name, because two calls may share one inner jaxpr.
+    """
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, jec.Literal) else names.get(atom, atom)
+
+    for eqn in jaxpr.eqns:
+        invars = [read(v) for v in eqn.invars]
+        if _is_plain_call(eqn):
+            inner = _jaxpr.bodies(eqn)[0].jaxpr
+            outs = _inline(inner, dict(zip(inner.invars, invars, strict=True)), eqns)
+        else:
+            outs = [jec.Var(v.aval) for v in eqn.outvars]
+            eqns.append(eqn.replace(invars=invars, outvars=outs))
+        names.update(zip(eqn.outvars, outs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _is_plain_call(eqn: Any) -> bool:
+    if eqn.primitive.name not in _CALLS or _jaxpr.bodies(eqn)[0].consts:
+        return False
+    params = eqn.params
+    asked = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    if any(type(s).__name__ != "UnspecifiedValue" for s in asked) or params.get("compiler_options_kvs"):
+        return False
+    mesh = params.get("ctx_mesh")
+    # What a derivative recomputes must not be computed ahead of it.
+    return (mesh is None or mesh.empty) and not params.get("differentiated")
+
+
+def _live(eqns: Sequence[Any], roots: Sequence[Any]) -> tuple[Any, ...]:
+    wanted, kept = set(variables(roots)), []
+    for eqn in reversed(eqns):
+        if not wanted.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            wanted.update(variables(eqn.invars))
+    return tuple(kept[::-1])
