@@ -1,0 +1,122 @@
+import math
+import random
+
+import pytest
+
+from autoloop import _timing
+from autoloop._timing import MAX_ROUNDS, MIN_ROUNDS, calls_per_sample, median_interval, race
+
+
+class Fake:
+    """A contender whose calls take what a list says, over and over."""
+
+    def __init__(self, *seconds):
+        self.seconds, self.calls, self.batches = seconds, 0, []
+
+    def __call__(self, count):
+        self.batches.append(count)
+        self.calls += 1
+        return self.seconds[(self.calls - 1) % len(self.seconds)]
+
+
+def forever():
+    return math.inf
+
+
+@pytest.mark.parametrize(
+    ("count", "rank"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)]
+)
+def test_interval_ranks_are_those_of_the_binomial_table(count, rank):
+    # Le Boudec 2010, appendix A: the 95 % interval of a median runs from sample rank+1 to n-rank.
+    found = median_interval(range(count))
+    assert (found.low, found.high) == (rank, count - 1 - rank)
+
+
+def test_interval_holds_the_true_median_in_at_least_95_of_100():
+    dice = random.Random(0)
+    hits = 0
+    for _ in range(1000):
+        found = median_interval([dice.expovariate(1.0) for _ in range(15)])
+        hits += found.low <= math.log(2) <= found.high
+    assert hits >= 940
+
+
+def test_interval_does_not_depend_on_order():
+    assert median_interval([3, 1, 2, 9, 4, 7]) == median_interval([9, 7, 4, 3, 2, 1])
+
+
+def test_every_round_holds_the_baseline():
+    base, other = Fake(1.0, 1.1), Fake(0.5, 0.9)
+    (timing,), own = race(base, [other], 0.03, forever)
+    assert base.calls - 1 == other.calls == timing.rounds == own.rounds  # one more call sets the batch
+
+
+def test_ratios_are_paired_within_rounds():
+    # Both drift by 10x together: paired, the ratio is exact.
+    base, other = Fake(*(10.0**i for i in range(7))), Fake(*(10.0**i / 2 for i in range(7)))
+    base.calls = -1
+    (timing,), _ = race(base, [other], 0.03, forever)
+    assert timing.ratio.mid == pytest.approx(0.5)
+
+
+def test_short_calls_are_batched_to_a_millisecond():
+    assert calls_per_sample(1e-5) == 100
+    assert calls_per_sample(1e-9) == 1000
+    assert calls_per_sample(0.5) == 1
+    base, other = Fake(1e-5), Fake(1e-5)
+    race(base, [other], 0.03, forever)
+    assert set(base.batches[1:]) == {100}
+
+
+def test_slow_candidate_is_not_multiplied_by_the_batch():
+    other = Fake(1.0)
+    race(Fake(1e-5), [other], 0.03, forever)
+    assert other.batches[1:] == [1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds"),
+    [
+        ((3.0,), 2),  # hopeless
+        ((0.5,), MIN_ROUNDS),  # settled: no spread at all
+        ((1.2,), MIN_ROUNDS),
+        ((0.7, 1.4), MAX_ROUNDS),  # never settles
+    ],
+)
+def test_rounds_go_to_what_is_not_settled(seconds, rounds):
+    (timing,), _ = race(Fake(1.0), [Fake(*seconds)], 0.03, forever)
+    assert timing.rounds == rounds
+
+
+def test_hopeless_is_relative_to_the_best():
+    good, middling = Fake(0.1), Fake(0.5)
+    timings, _ = race(Fake(1.0), [good, middling], 0.03, forever)
+    assert [t.rounds for t in timings] == [MIN_ROUNDS, 2]
+    (timing,), _ = race(Fake(1.0), [Fake(0.5)], 0.03, forever, best=0.1)
+    assert timing.rounds == 2
+
+
+def test_race_ends_when_its_seconds_are_over():
+    left = iter([3, 2, 1, 0, -1])
+    (timing,), _ = race(Fake(1.0, 2.0), [Fake(1.0, 1.5)], 0.03, lambda: next(left))
+    assert timing.rounds == 4  # nobody asks before the first round
+
+
+def test_a_lone_baseline_gets_an_interval_of_its_own():
+    timings, own = race(Fake(1.0, 1.1), [], 0.03, forever)
+    assert timings == []
+    assert own.rounds == MIN_ROUNDS
+    assert own.ratio == _timing.Interval(1.0, 1.0, 1.0)
+
+
+def test_order_is_random_but_the_same_for_a_seed():
+    def order(seed):
+        found = []
+        samplers = [lambda n, i=i: found.append(i) or (1.0 + 0.1 * (len(found) % 3)) for i in range(3)]
+        race(samplers[0], samplers[1:], 0.03, forever, seed=seed)
+        return found
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    rounds = [tuple(order(1)[1 + 3 * i : 4 + 3 * i]) for i in range(5)]
+    assert len(set(rounds)) > 1
