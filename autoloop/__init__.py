@@ -1,7 +1,8 @@
 """autoloop: finds the fastest form of a nested JAX loop by measuring it, and remembers it."""
 
 from autoloop._config import Settings, settings
-from autoloop._dispatch import Autoloop, autoloop
+from autoloop._decorate import autoloop
+from autoloop._dispatch import Autoloop
 from autoloop._plan import Choice, Plan
 from autoloop._records import (
     AutoloopWarning,

@@ -58,7 +58,5 @@ def canonical_lines(jaxpr: _jaxpr.Jaxpr) -> Iterator[str]:
 def skeleton_lines(jaxpr: _jaxpr.Jaxpr) -> Iterator[str]:
     """The program's equations in order, without sizes: primitive, dtypes and ranks, and what is inside."""
     for eqn in _jaxpr.equations(jaxpr):
-        shapes = [
-            f"{v.aval.str_short().split('[')[0]}/{len(getattr(v.aval, 'shape', ()))}" for v in eqn.outvars
-        ]
+        shapes = [f"{v.aval.str_short().split('[')[0]}/{len(getattr(v.aval, 'shape', ()))}" for v in eqn.outvars]
         yield f"{eqn.primitive.name} {' '.join(shapes)}"

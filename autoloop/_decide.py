@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from autoloop import _config, _jaxpr, _search, _signature, _specs, _trial, _tune
+from autoloop import _choose, _config, _signature, _specs, _trial, _tune
+from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._options import Options
 from autoloop._plan import Plan
@@ -37,44 +37,6 @@ def store_of(settings: Settings) -> Store:
     if name not in _stores:
         _stores[name] = Store(name[0], settings.wisdom)
     return _stores[name]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call: its arguments, taken apart, and its key."""
-
-    args: Args
-    kwargs: Kwargs
-    leaves: Sequence[Any]
-    key: _signature.CallKey
-    places: tuple[Hashable, ...]
-
-    @classmethod
-    def of(cls, function: Function, args: Args, kwargs: Kwargs) -> Call:
-        """Takes a call apart."""
-        leaves, tree, static = function.flatten(args, kwargs)
-        key = _signature.call_key(tree, leaves, static)
-        return cls(args, kwargs, leaves, key, _signature.placement(leaves))
-
-    @property
-    def name(self) -> tuple[Hashable, ...]:
-        """What makes it the same as another call in this process."""
-        return (self.key, self.places)
-
-    @property
-    def in_trace(self) -> bool:
-        """Whether an argument belongs to a transformation in progress."""
-        return any(map(_jaxpr.is_tracer, self.leaves))
-
-    @property
-    def device(self) -> Any:
-        """A device of the kind that the call runs on."""
-        return _signature.device_of(self.places)[0]
-
-    @property
-    def placed(self) -> bool:
-        """Whether the user placed some argument elsewhere than jax would."""
-        return any(place is not None for place in self.places)
 
 
 @dataclass(frozen=True)
@@ -321,10 +283,8 @@ def _trace_plan(program: Program, record: Record) -> Plan:
     if runs_in_trace(plan := Plan.parse(record.winner)):
         return plan
     plans = {t.plan: Plan.parse(t.plan) for t in record.trials}
-    legal = [
-        t for t in record.trials if not runs_in_trace(plans[t.plan]) and not program.why_not(plans[t.plan])
-    ]
+    legal = [t for t in record.trials if not runs_in_trace(plans[t.plan]) and not program.why_not(plans[t.plan])]
     if not legal or legal[0].plan != str(Plan()):
         return Plan()
-    winner, _ = _search.choose(legal, _search.Rules(expected_calls=record.expected_calls))
+    winner, _ = _choose.choose(legal, _choose.Rules(expected_calls=record.expected_calls))
     return plans[winner.plan]

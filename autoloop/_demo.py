@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from autoloop import _report
+from autoloop._call import Call
 from autoloop._config import Settings
-from autoloop._decide import Call, Decider
+from autoloop._decide import Decider
 from autoloop._options import Options
 from autoloop._program import Function
 from autoloop._records import Record, Trial

@@ -14,14 +14,16 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
 
 from autoloop import _config, _host, _options, _report, _tune
-from autoloop._decide import Call, Decider, Decision
+from autoloop._call import Call
+from autoloop._decide import Decider, Decision
+from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._program import (
     Args,
@@ -34,7 +36,6 @@ from autoloop._program import (
     Program,
     check_plan,
     runs_in_trace,
-    runs_on_host,
 )
 from autoloop._records import AutoloopWarning, PlanError, Record
 
@@ -42,56 +43,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _log = logging.getLogger("autoloop")
-
-
-class Pinned(Generic[P, R]):
-    """A function whose loops run as one plan says, for any arguments; it never tunes or stores.
-
-    Under a trace a plan with Python loops runs as written. A plan that does not fit the program
-    raises `ValueError` when it is called, naming what does.
-    """
-
-    __wrapped__: Callable[P, R]
-
-    def __init__(self, function: Function, plan: Plan) -> None:
-        functools.update_wrapper(self, function.fun)
-        self._function, self._plan = function, plan
-        self._jitted = function.jit(
-            lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options
-        )
-        self._hosts: dict[Hashable, HostProgram] = {}
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the function as planned."""
-        if not runs_on_host(self._plan):
-            return cast(R, self._jitted(*args, **kwargs))
-        call = Call.of(self._function, args, kwargs)
-        if call.in_trace:
-            _log.info(
-                "%s: %s needs a Python loop, in a trace it runs as written", self._function.name, self._plan
-            )
-            return cast(R, self._function.plain(*args, **kwargs))
-        host = self._hosts.get(call.name)
-        if host is None:
-            host = self._hosts[call.name] = self._build(call)
-        return cast(R, host(*args, **kwargs))
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Binds as a plain function does."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __repr__(self) -> str:
-        return f"<autoloop {self._function.name} using {self._plan}>"
-
-    def _build(self, call: Call) -> HostProgram:
-        program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        if program is None:
-            raise PlanError(f"{self._plan}: the function closes over tracers, so no Python loop can run it")
-        if reason := program.why_not(self._plan):
-            raise PlanError(reason)
-        candidate = program.candidate(self._plan)
-        assert isinstance(candidate, HostProgram)
-        return candidate
 
 
 class Autoloop(Generic[P, R]):
@@ -242,9 +193,7 @@ class Autoloop(Generic[P, R]):
         try:
             return self._pin(plan)(*args, **kwargs)
         except PlanError as error:
-            message = (
-                f"autoloop: the forced plan does not fit {self._function.name}: {error}; runs as written"
-            )
+            message = f"autoloop: the forced plan does not fit {self._function.name}: {error}; runs as written"
             warnings.warn(message, AutoloopWarning, stacklevel=4)
             return cast(R, self._function.plain(*args, **kwargs))
 
@@ -324,88 +273,6 @@ class Autoloop(Generic[P, R]):
         """If the hot path holds as-written for want of a record, lets it look again."""
         if call.key in self._planned.plans:
             self._reset()
-
-
-@overload
-def autoloop(fun: Callable[P, R], /) -> Autoloop[P, R]: ...
-
-
-@overload
-def autoloop(
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    expected_calls: int | None = None,
-    budget_s: float = 30.0,
-    margin: float = 0.03,
-    rtol: float | None = None,
-    atol: float | None = None,
-    bitwise: bool = False,
-    forms: Sequence[str] | None = None,
-    max_memory_bytes: int | None = None,
-    progress: bool | None = None,
-) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
-
-
-def autoloop(
-    fun: Callable[P, R] | None = None,
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    **tuning: Any,
-) -> Autoloop[P, R] | Callable[[Callable[P, R]], Autoloop[P, R]]:
-    """Wraps a function with nested loops; runs them in the form that is fastest on this device.
-
-    Args:
-        fun: any function that `jax.jit` takes; its loops are `jax.lax.scan`, `fori_loop` with static
-            bounds, `lax.map`, and what `jax.grad` and `jax.vmap` make of them.
-        static_argnums: as `jax.jit`.
-        static_argnames: as `jax.jit`.
-        donate_argnums: as `jax.jit`; trials work on copies.
-        donate_argnames: as `jax.jit`; trials work on copies.
-        **tuning: `expected_calls=None` (None: only run time counts; n: building is spread over n
-            calls), `budget_s=30.0` (seconds that one tuning may take), `margin=0.03` (how much faster a
-            winner must be, relative), `rtol=None, atol=None` (how far results may differ, relative to
-            each output's largest magnitude and absolute; None for the dtype's default),
-            `bitwise=False` (every bit must be equal), `forms=None` (names of forms to allow),
-            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`.
-
-    Returns:
-        An `Autoloop`, called like the function. Errors that the function raises pass through it.
-
-    Raises:
-        TypeError: an option that does not exist, or of the wrong type.
-        ValueError: an option's value that is not allowed.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from autoloop import autoloop
-        >>> @autoloop(budget_s=5)
-        ... def total(xs):
-        ...     return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
-        >>> print(total(jnp.ones(3)))
-        3.0
-    """
-    jit_options = {
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-    }
-    options = _options.check(tuning)
-
-    def decorate(function: Callable[P, R]) -> Autoloop[P, R]:
-        if not callable(function):
-            raise TypeError(f"autoloop wraps a function; got {function!r}")
-        given = {name: value for name, value in jit_options.items() if value is not None}
-        return Autoloop(Function(function, given), options)
-
-    return decorate if fun is None else decorate(fun)
 
 
 # A record prints as its report; the record itself, plain data, does not know how.

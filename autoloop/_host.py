@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 
 Values = Sequence[Any]
 
@@ -125,18 +125,18 @@ class Eager:
 class Chain:
     """Parts of a block, run one after the other; values that nothing reads again are let go."""
 
-    def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[_jaxpr.Part, Runnable]]) -> None:
+    def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[_parts.Part, Runnable]]) -> None:
         self._jaxpr = jaxpr
         self._parts = tuple(parts)
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
-        env = _jaxpr.Env(self._jaxpr, specs)
+        env = _parts.Env(self._jaxpr, specs)
         for part, runnable in self._parts:
             env.write(part, runnable.prepare(env.read(part.inputs), cost))
         return env.outputs()
 
     def __call__(self, *values: Any) -> list[Any]:
-        env = _jaxpr.Env(self._jaxpr, values)
+        env = _parts.Env(self._jaxpr, values)
         for part, runnable in self._parts:
             env.write(part, runnable(*env.read(part.inputs)))
         return env.outputs()

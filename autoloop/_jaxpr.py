@@ -9,8 +9,6 @@ shardings, policies and rules survive.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,67 +99,6 @@ def read_scan(eqn: Any) -> Scan:
         ) from error
 
 
-@dataclass(frozen=True)
-class Node:
-    """An equation that is a loop (`path` set) or has loops inside (`path` None)."""
-
-    index: int
-    eqn: Any
-    path: tuple[int, ...] | None
-    blocks: tuple[Block, ...]
-
-    @property
-    def kind(self) -> str:
-        """The primitive's name."""
-        return str(self.eqn.primitive.name)
-
-    @functools.cached_property
-    def paths(self) -> frozenset[tuple[int, ...]]:
-        """Paths of this loop and of all loops inside."""
-        inner = frozenset[tuple[int, ...]]().union(*(b.paths for b in self.blocks))
-        return inner | {self.path} if self.path is not None else inner
-
-    @functools.cached_property
-    def scan(self) -> Scan:
-        """The equation as a `Scan`; only for a node that is a loop."""
-        return read_scan(self.eqn)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A jaxpr, with the equations that hold loops picked out in order."""
-
-    jaxpr: Jaxpr
-    nodes: tuple[Node, ...]
-
-    @functools.cached_property
-    def paths(self) -> frozenset[tuple[int, ...]]:
-        """Paths of all loops inside."""
-        return frozenset[tuple[int, ...]]().union(*(n.paths for n in self.nodes))
-
-
-def outline(jaxpr: Jaxpr) -> Block:
-    """Finds the loops of a closed jaxpr and numbers them: calls on the way add nothing to a path."""
-    return _outline(jaxpr, (), 0)[0]
-
-
-def _outline(jaxpr: Jaxpr, prefix: tuple[int, ...], first: int) -> tuple[Block, int]:
-    nodes, count = [], first
-    for index, eqn in enumerate(_open(jaxpr).eqns):
-        path = None
-        if eqn.primitive.name == "scan":
-            path, count = (*prefix, count), count + 1
-            blocks = [_outline(bodies(eqn)[0], path, 0)[0]]
-        else:
-            blocks = []
-            for body in bodies(eqn):
-                block, count = _outline(body, prefix, count)
-                blocks.append(block)
-        if path is not None or any(b.nodes for b in blocks):
-            nodes.append(Node(index, eqn, path, tuple(blocks)))
-    return Block(jaxpr, tuple(nodes)), count
-
-
 def bodies(eqn: Any) -> list[Jaxpr]:
     """The closed jaxprs inside an equation that we may rewrite, in order."""
     found = [eqn.params[name] for name in _BODIES.get(eqn.primitive.name, ()) if name in eqn.params]
@@ -169,13 +106,14 @@ def bodies(eqn: Any) -> list[Jaxpr]:
     return [j if isinstance(j, jec.ClosedJaxpr) else jec.ClosedJaxpr(j, ()) for j in flat]
 
 
-def _open(jaxpr: Jaxpr) -> Any:
+def inner(jaxpr: Jaxpr) -> Any:
+    """The open jaxpr inside a closed one."""
     return jaxpr.jaxpr  # from jax 0.12 this is the jaxpr itself
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """All equations of a jaxpr, those of jaxprs inside it included, each once."""
-    for eqn in _open(jaxpr).eqns:
+    for eqn in inner(jaxpr).eqns:
         yield eqn
         for value in eqn.params.values():
             for sub in value if isinstance(value, (tuple, list)) else (value,):
@@ -185,7 +123,7 @@ def equations(jaxpr: Jaxpr) -> Iterator[Any]:
 
 def direct_equations(jaxpr: Jaxpr) -> Sequence[Any]:
     """The equations of a jaxpr itself."""
-    return list(_open(jaxpr).eqns)
+    return list(inner(jaxpr).eqns)
 
 
 def in_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
@@ -200,7 +138,7 @@ def out_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
 
 def effects(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Names of the side effects a jaxpr declares, sorted; empty for a pure program."""
-    return tuple(sorted({type(e).__name__.removesuffix("Effect") for e in _open(jaxpr).effects}))
+    return tuple(sorted({type(e).__name__.removesuffix("Effect") for e in inner(jaxpr).effects}))
 
 
 # ---------------------------------------------------------------- tracing
@@ -234,9 +172,9 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
 
 def aliased_outputs(jaxpr: Jaxpr) -> tuple[int, ...]:
     """Positions of outputs that are an input, a constant, or the same value as an earlier output."""
-    seen = {*_open(jaxpr).invars, *_open(jaxpr).constvars}
+    seen = {*inner(jaxpr).invars, *inner(jaxpr).constvars}
     found = []
-    for position, atom in enumerate(_open(jaxpr).outvars):
+    for position, atom in enumerate(inner(jaxpr).outvars):
         if isinstance(atom, jec.Literal):
             continue
         if atom in seen:
@@ -304,7 +242,7 @@ def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:
     changed = eqn.replace(params={**eqn.params, **params}, outvars=outvars)
     wanted = [i for i, v in enumerate(eqn.invars) if not isinstance(v, jec.Literal)]
     inputs = [eqn.invars[i] for i in wanted]
-    run = as_fun(_closed([changed], inputs, outvars, bodies(eqn)[0]))
+    run = as_fun(assemble([changed], inputs, outvars, bodies(eqn)[0]))
     return lambda *args: run(*(args[i] for i in wanted))
 
 
@@ -317,92 +255,12 @@ def _like(old: Jaxpr, new: Jaxpr) -> Jaxpr:
     return new.jaxpr
 
 
-def _closed(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], model: Jaxpr) -> Jaxpr:
+def assemble(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], model: Jaxpr) -> Jaxpr:
     """Some equations as a closed jaxpr without constants; `model` lends the class of its debug info."""
     fresh: list[Any] = []
     for var in invars:  # an equation may use a variable twice: its second slot gets a spare
         fresh.append(jec.Var(var.aval) if var in fresh else var)
     effs = frozenset[Any]().union(*(e.effects for e in eqns))
-    info_class = type(_open(model).debug_info)
+    info_class = type(inner(model).debug_info)
     info = info_class("autoloop", "autoloop", ("",) * len(fresh), ("",) * len(outvars))
     return jec.ClosedJaxpr(jec.Jaxpr((), fresh, list(outvars), list(eqns), effs, info), ())
-
-
-@dataclass(frozen=True)
-class Part:
-    """A stretch of a program: a `Block` to run as it is, or the `Node` that something else runs."""
-
-    what: Block | Node
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    dead: tuple[Any, ...] = ()  # variables that nothing reads once this part ran
-
-
-def cut(block: Block, at: Iterable[Node]) -> list[Part]:
-    """Cuts a block into the nodes given and the stretches of equations between them."""
-    jaxpr = _open(block.jaxpr)
-    nodes = sorted(at, key=lambda n: n.index)
-    parts: list[Part] = []
-    start = 0
-    for node in [*nodes, None]:
-        end = len(jaxpr.eqns) if node is None else node.index
-        if start < end:
-            parts.append(_stretch(block, start, end))
-        if node is not None:
-            parts.append(Part(node, tuple(node.eqn.invars), tuple(node.eqn.outvars)))
-            start = node.index + 1
-    return _with_dead(parts, jaxpr)
-
-
-def _with_dead(parts: list[Part], jaxpr: Any) -> list[Part]:
-    live = {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
-    found = []
-    for part in reversed(parts):
-        touched = [v for v in (*part.inputs, *part.outputs) if not isinstance(v, jec.Literal)]
-        found.append(
-            dataclasses.replace(part, dead=tuple(dict.fromkeys(v for v in touched if v not in live)))
-        )
-        live.update(touched)
-    return found[::-1]
-
-
-def _stretch(block: Block, start: int, end: int) -> Part:
-    jaxpr = _open(block.jaxpr)
-    eqns = jaxpr.eqns[start:end]
-    made = {v for e in eqns for v in e.outvars}
-    used = {v: None for e in eqns for v in e.invars if not isinstance(v, jec.Literal) and v not in made}
-    later = {v for e in jaxpr.eqns[end:] for v in e.invars if not isinstance(v, jec.Literal)}
-    later |= {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
-    outs = [v for e in eqns for v in e.outvars if v in later]
-    nodes = tuple(
-        Node(n.index - start, n.eqn, n.path, n.blocks) for n in block.nodes if start <= n.index < end
-    )
-    return Part(Block(_closed(eqns, list(used), outs, block.jaxpr), nodes), tuple(used), tuple(outs))
-
-
-class Env:
-    """The values of a block's variables while its parts run, on the host or in a trace."""
-
-    def __init__(self, jaxpr: Jaxpr, args: Sequence[Any]) -> None:
-        self._outvars = _open(jaxpr).outvars
-        names = [*_open(jaxpr).constvars, *_open(jaxpr).invars]
-        self._values = dict(zip(names, [*jaxpr.consts, *args], strict=True))
-
-    def read(self, atoms: Iterable[Any]) -> list[Any]:
-        """Values of variables and literals."""
-        return [literal(a) if isinstance(a, jec.Literal) else self._values[a] for a in atoms]
-
-    def write(self, part: Part, values: Sequence[Any]) -> None:
-        """Binds a part's outputs and forgets what is not read again, so that its memory is free."""
-        self._values.update(zip(part.outputs, values, strict=True))
-        for name in part.dead:
-            self._values.pop(name, None)
-
-    def outputs(self) -> list[Any]:
-        """The block's outputs, once all parts ran."""
-        return self.read(self._outvars)
-
-
-def literal(atom: Any) -> Any:
-    """The value of a literal as an array of its exact type, weak or not."""
-    return conform(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)

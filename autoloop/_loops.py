@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _outline
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def path_text(path: tuple[int, ...]) -> str:
     return "/".join(map(str, path))
 
 
-def find_loops(block: _jaxpr.Block) -> tuple[Loop, ...]:
+def find_loops(block: _outline.Block) -> tuple[Loop, ...]:
     """All loops of an outlined program, outer before inner, in the order of the program."""
     return tuple(_find(block, times=1.0, on_spine=True))
 
 
-def _find(block: _jaxpr.Block, times: float, on_spine: bool) -> Iterator[Loop]:
+def _find(block: _outline.Block, times: float, on_spine: bool) -> Iterator[Loop]:
     for node in block.nodes:
         if node.path is not None:
             loop = _describe(node, times, on_spine)
@@ -77,7 +77,7 @@ def _find(block: _jaxpr.Block, times: float, on_spine: bool) -> Iterator[Loop]:
                 yield from _find(inner, times, on_spine and node.kind in _jaxpr.CALLS)
 
 
-def _describe(node: _jaxpr.Node, times: float, on_spine: bool) -> Loop:
+def _describe(node: _outline.Node, times: float, on_spine: bool) -> Loop:
     scan = node.scan
     _, carry, xs = scan.split_inputs(scan.in_avals)
     _, ys = scan.split_outputs(scan.out_avals)

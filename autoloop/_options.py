@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloop._agree import Tolerance
+from autoloop._choose import Rules
 from autoloop._config import check_seconds
 from autoloop._program import ALL_FORMS
-from autoloop._search import Rules
 
 #: The decorator's options that go to `jax.jit`.
 JIT_OPTIONS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from autoloop import _config, _host, _jaxpr, _plan
+from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _outline
 from autoloop._forms import FORMS
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
 from autoloop._records import PlanError
 from autoloop._signature import CallKey, Statics, call_key
 
-ALL_FORMS: _plan.Forms = {form.name: form for form in FORMS}
+ALL_FORMS: _form.Forms = {form.name: form for form in FORMS}
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
@@ -90,12 +90,12 @@ class Function:
             return outs
 
         jaxpr = _jaxpr.close(flat, [jax.typeof(leaf) for leaf in leaves])
-        block = _jaxpr.outline(jaxpr)
-        if reason := _plan.why_not(plan, find_loops(block), ALL_FORMS):
+        block = _outline.outline(jaxpr)
+        if reason := _legal.why_not(plan, find_loops(block), ALL_FORMS):
             if strict:
                 raise PlanError(reason)
             return self.as_written(*args, **kwargs)
-        outs = _plan.Applied(plan, ALL_FORMS).run_block(block, *leaves)
+        outs = _apply.Applied(plan, ALL_FORMS).run_block(block, *leaves)
         outs = _jaxpr.conform_all(outs, _jaxpr.out_avals(jaxpr))
         return jax.tree.unflatten(out_trees[0], outs)
 
@@ -204,7 +204,7 @@ class Program:
     function: Function
     key: CallKey
     traced: _jaxpr.Traced
-    block: _jaxpr.Block
+    block: _outline.Block
     loops: tuple[Loop, ...]
 
     @classmethod
@@ -213,7 +213,7 @@ class Program:
         traced = _jaxpr.trace(function.plain, args, kwargs)
         if traced is None:
             return None
-        block = _jaxpr.outline(traced.jaxpr)
+        block = _outline.outline(traced.jaxpr)
         return cls(function, key, traced, block, find_loops(block))
 
     @property
@@ -223,27 +223,27 @@ class Program:
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a plan can't run this program; None if it can."""
-        return _plan.why_not(plan, self.loops, ALL_FORMS)
+        return _legal.why_not(plan, self.loops, ALL_FORMS)
 
     def size(self, plan: Plan) -> float:
         """Equations that the plan compiles."""
-        return _plan.size(plan, self.loops, ALL_FORMS)
+        return _legal.size(plan, self.loops, ALL_FORMS)
 
     def dispatches(self, plan: Plan) -> float:
         """Calls into the device runtime that one run of the plan makes."""
-        return _plan.dispatches(plan, self.loops, ALL_FORMS)
+        return _legal.dispatches(plan, self.loops, ALL_FORMS)
 
     def candidate(self, plan: Plan) -> OneProgram | HostProgram:
         """The plan, ready to be compiled and called."""
         if not runs_on_host(plan):
             return OneProgram(Planned(self.function, {self.key: plan}, plan.options))
-        run = _plan.Applied(plan, ALL_FORMS).build_block(self.block)
+        run = _apply.Applied(plan, ALL_FORMS).build_block(self.block)
         return HostProgram(self.function, self.traced, run)
 
 
 def runs_on_host(plan: Plan) -> bool:
     """Whether a plan needs a Python loop."""
-    return _plan.on_host(plan, ALL_FORMS)
+    return _legal.on_host(plan, ALL_FORMS)
 
 
 def runs_in_trace(plan: Plan) -> bool:
@@ -261,11 +261,11 @@ def check_plan(text: str | Plan) -> Plan:
     """
     plan = Plan.parse(text)
     for choice in plan.choices:
-        if reason := _plan.form_why_not(choice, ALL_FORMS):
+        if reason := _legal.form_why_not(choice, ALL_FORMS):
             raise PlanError(reason)
         number = choice.parameter
         if isinstance(number, int) and number < 1:
             raise PlanError(f"{choice}: the number must be at least 1; got {number}")
-    if reason := _plan.option_why_not(plan):
+    if reason := _legal.option_why_not(plan):
         raise PlanError(reason)
     return plan

@@ -77,9 +77,7 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     last = len(widths) - 1
     lines = []
     for row in rows:
-        cells = [
-            cell.ljust(widths[i]) if i in (0, last) else cell.rjust(widths[i]) for i, cell in enumerate(row)
-        ]
+        cells = [cell.ljust(widths[i]) if i in (0, last) else cell.rjust(widths[i]) for i, cell in enumerate(row)]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 

@@ -10,12 +10,14 @@ most work first, keeping what helps, and once more if something changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoloop._plan import Choice, Plan
+from autoloop._choose import LEAST_ROUNDS, Rules, choose, cost, with_breakeven
+from autoloop._plan import Plan
 from autoloop._records import AS_WRITTEN, Budget, Status, Trial
+from autoloop._space import Axis, Space
 
 #: A rung slower than the best plan by this factor ends its ladder.
 _CLIFF = 2.0
@@ -24,8 +26,6 @@ _CLIFF = 2.0
 _COMPILE_EXPONENT = 1.5
 #: A dispatched call costs at least this on any machine known to us, in seconds.
 _DISPATCH_S = 2e-6
-#: A plan timed in fewer rounds can't win.
-_LEAST_ROUNDS = 6
 #: How many plans enter the last race, and the part of the budget kept for it.
 _FINALISTS = 3
 _FINAL_SHARE = 0.2
@@ -45,59 +45,6 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One loop to choose for: its work, and ladders of choices whose rungs cost ever more."""
-
-    path: tuple[int, ...]
-    work: float
-    ladders: tuple[tuple[Choice, ...], ...]
-
-
-@dataclass(frozen=True)
-class Space:
-    """What may be tried.
-
-    Attributes:
-        axes: one per loop.
-        options: sets of XLA options to try with the best plans.
-        why_not: why a plan is not legal, None if it is.
-        size: equations that a plan compiles.
-        dispatches: calls into the device runtime that one run of a plan makes.
-    """
-
-    axes: tuple[Axis, ...]
-    options: tuple[tuple[tuple[str, str], ...], ...]
-    why_not: Callable[[Plan], str | None]
-    size: Callable[[Plan], float]
-    dispatches: Callable[[Plan], float]
-
-    def plans(self) -> Iterator[Plan]:
-        """All plans of one choice, then, for each pair of nested loops, those of two."""
-        singles = [c for axis in self.axes for ladder in axis.ladders for c in ladder]
-        yield Plan()
-        yield from (p for c in singles if not self.why_not(p := Plan((c,))))
-        for outer in singles:
-            for inner in singles:
-                nested = len(inner.path) > len(outer.path) and inner.path[: len(outer.path)] == outer.path
-                if nested and not self.why_not(plan := Plan((outer, inner))):
-                    yield plan
-        yield from (Plan(options=options) for options in self.options)
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How plans are compared.
-
-    Attributes:
-        margin: a winner's interval must clear as-written by this, relative; closer plans tie.
-        expected_calls: None: only run time counts. n: building is spread over n calls.
-    """
-
-    margin: float = 0.03
-    expected_calls: int | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What a search found: trials (as written first), the winner's text, why, and whether it finished."""
 
@@ -105,68 +52,6 @@ class Outcome:
     winner: str
     verdict: str
     complete: bool
-
-
-# ---------------------------------------------------------------- choosing
-
-
-def cost(trial: Trial, baseline: Trial, rules: Rules, ratio: float | None = None) -> float:
-    """A plan's cost relative to as-written: run time, or run time plus its share of building."""
-    ratio = trial.ratio if ratio is None else ratio
-    assert ratio is not None and baseline.run_s is not None
-    if rules.expected_calls is None:
-        return ratio
-    share, base_share = trial.build_s / rules.expected_calls, baseline.build_s / rules.expected_calls
-    return (share + ratio * baseline.run_s) / (base_share + baseline.run_s)
-
-
-def choose(trials: Sequence[Trial], rules: Rules) -> tuple[Trial, str]:
-    """The winner among trials (as written first), and one sentence why.
-
-    A plan wins only if the whole interval of its cost clears as-written by the margin. Among those
-    within the margin of the best, less build time wins, then less memory, then the plan's text.
-    """
-    baseline = trials[0]
-    ran = [t for t in trials[1:] if t.ok and t.ratio is not None]
-    # Fewer rounds give no 95 % interval at all.
-    timed = [t for t in ran if t.rounds >= _LEAST_ROUNDS]
-    clear = [t for t in timed if cost(t, baseline, rules, t.ratio_high) <= 1 - rules.margin]
-    if not clear:
-        return baseline, _why_as_written(ran, baseline, rules)
-    best = min(cost(t, baseline, rules) for t in clear)
-    tied = [t for t in clear if cost(t, baseline, rules) <= best * (1 + rules.margin)]
-    winner = min(tied, key=lambda t: (round(t.build_s, 2), t.peak_bytes or 0, t.plan))
-    assert winner.ratio is not None
-    how = f"runs {1 / winner.ratio:.2f}x as fast as written" if winner.ratio < 1 else "builds faster"
-    rest = f", {len(tied) - 1} more within the margin build slower" if len(tied) > 1 else ""
-    return winner, f"{winner.plan} {how}{rest}"
-
-
-def _why_as_written(ran: Sequence[Trial], baseline: Trial, rules: Rules) -> str:
-    if not ran:
-        return "no other plan could be tried"
-    best = min(ran, key=lambda t: cost(t, baseline, rules))
-    found = cost(best, baseline, rules)
-    if found <= 1 - rules.margin:
-        return f"too noisy to decide: {best.plan} may be faster, but its interval does not clear the margin"
-    if found < 1:
-        return f"the best other plan, {best.plan}, gains less than the margin of {rules.margin:.0%}"
-    return f"no other plan is faster; the best is {best.plan} at {found:.2f}x the cost"
-
-
-def with_breakeven(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The trials with the number of calls after which each has paid for its extra build time."""
-    return tuple(t.replace(breakeven_calls=_breakeven(t, trials[0])) for t in trials)
-
-
-def _breakeven(trial: Trial, baseline: Trial) -> float | None:
-    if trial.run_s is None or trial.ratio is None or baseline.run_s is None or trial.plan == AS_WRITTEN:
-        return None
-    gain_s = (1 - trial.ratio) * baseline.run_s
-    extra_s = trial.build_s - baseline.build_s
-    if gain_s <= 0:
-        return None
-    return max(0.0, math.ceil(extra_s / gain_s))
 
 
 # ---------------------------------------------------------------- searching
@@ -235,9 +120,7 @@ class _Search:
         for plan, trial in self.trials.items():
             if len(plan.choices) == 1 and trial.ok and trial.ratio is not None:
                 name = plan.choices[0].form
-                found[name] = min(
-                    found.get(name, (trial.ratio, plan)), (trial.ratio, plan), key=lambda x: x[0]
-                )
+                found[name] = min(found.get(name, (trial.ratio, plan)), (trial.ratio, plan), key=lambda x: x[0])
         return [plan for _, plan in sorted(found.values(), key=lambda x: x[0])]
 
     def climb(self, axis: Axis, best: Plan) -> Plan:
@@ -263,9 +146,7 @@ class _Search:
         if patient and build_s > _DEAR_SHARE * self.budget.seconds:
             self.dear[plan] = None
             return None
-        reason = (
-            self.unaffordable(build_s, source) or self.too_many_dispatches(plan) or self.twin_lost(plan, best)
-        )
+        reason = self.unaffordable(build_s, source) or self.too_many_dispatches(plan) or self.twin_lost(plan, best)
         if reason:
             self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
         else:
@@ -348,7 +229,7 @@ class _Search:
         close = [p for p, t in ran if cost(t, base, self.rules) < 1.0]
         round_s = base.run_s or 0.0
         left_s = self.budget.seconds - self.spent_s
-        room = _FINALISTS if round_s <= 0 else int(left_s / (_LEAST_ROUNDS * round_s)) - 1
+        room = _FINALISTS if round_s <= 0 else int(left_s / (LEAST_ROUNDS * round_s)) - 1
         close = close[: max(0, min(_FINALISTS, room))]
         if close:
             self.keep(close, self.measure(close, self.trials[close[0]].ratio or 1.0))

@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _estimate, _plan, _signature
+from autoloop import _apply, _estimate, _signature
+from autoloop._form import Form, Site
 from autoloop._loops import Loop
-from autoloop._plan import Choice, Form, Parameter, Plan, Site
+from autoloop._plan import Choice, Parameter, Plan
 from autoloop._program import Function, Program
 
 #: A program is run whole if one call takes no more than this part of the budget.
@@ -90,7 +91,7 @@ def _shorten(loop: Loop, loops: Sequence[Loop], share: float, found: dict[tuple[
 def shortened(program: Program, cuts: Mapping[tuple[int, ...], int]) -> Program:
     """The program with some loops cut short, as a function of its flat argument leaves."""
     plan = Plan(tuple(Choice(path, _Shortened.name, count) for path, count in cuts.items()))
-    applied = _plan.Applied(plan, {_Shortened.name: _Shortened()})
+    applied = _apply.Applied(plan, {_Shortened.name: _Shortened()})
 
     def run(*leaves: Any) -> list[Any]:
         return applied.run_block(program.block, *leaves)

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from autoloop import _agree, _host, _machine, _timing
+from autoloop._inputs import Inputs
 from autoloop._plan import Plan
 from autoloop._records import AutoloopWarning, Budget, Status, Trial
 
 _log = logging.getLogger("autoloop")
 
-#: The most bytes of donated arguments that one timed sample may copy beforehand.
-_MAX_COPIES_BYTES = 256_000_000
 #: A plan's first run so much slower than as written is not raced at all.
 _ABANDON = 5.0
 #: The compiled program of a plan this much slower than the best is let go.
@@ -34,39 +32,6 @@ _LET_GO = 1.5
 _RACE_SHARE = 0.1
 
 Clock = Callable[[], float]
-
-
-class Inputs:
-    """The user's arguments, handed out so that donating calls can be repeated.
-
-    Args:
-        leaves: the dynamic argument leaves.
-        donated: which of them the function gives up.
-        rebuild: leaves to (args, kwargs).
-    """
-
-    def __init__(
-        self, leaves: Sequence[Any], donated: Sequence[bool], rebuild: Callable[[Sequence[Any]], Any]
-    ) -> None:
-        self._leaves, self._donated, self._rebuild = list(leaves), tuple(donated), rebuild
-
-    def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(args, kwargs), donated arrays as copies."""
-        leaves = [
-            jnp.copy(leaf) if donated and isinstance(leaf, jax.Array) else leaf
-            for leaf, donated in zip(self._leaves, self._donated, strict=True)
-        ]
-        jax.block_until_ready(leaves)
-        return self._rebuild(leaves)  # type: ignore[no-any-return]
-
-    def most_copies(self) -> int:
-        """How many sets of arguments may be held at once."""
-        held = sum(
-            leaf.nbytes
-            for leaf, donated in zip(self._leaves, self._donated, strict=True)
-            if donated and isinstance(leaf, jax.Array)
-        )
-        return max(1, _MAX_COPIES_BYTES // held) if held else 1_000_000
 
 
 @dataclass
@@ -223,9 +188,7 @@ class Bench:
         """The trial of a plan whose lowered text equals another's: nothing is compiled or timed again."""
         found = self._prepared[twin]
         known = found.trial if isinstance(found, _Ready) else found
-        return known.replace(
-            plan=str(plan), status=Status.SKIPPED, reason=f"same program as {twin}", spent_s=spent_s
-        )
+        return known.replace(plan=str(plan), status=Status.SKIPPED, reason=f"same program as {twin}", spent_s=spent_s)
 
     def _too_big(self, needs_bytes: int) -> str:
         free = _machine.free_bytes(self._device)

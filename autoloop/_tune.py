@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _machine, _search, _shorten, _trial
+from autoloop import _machine, _search, _shorten, _space, _trial
+from autoloop._inputs import Inputs
 from autoloop._loops import Loop
 from autoloop._options import Options
 from autoloop._plan import COMPILER_OPTIONS, Choice, Plan
@@ -75,14 +76,14 @@ class Interrupted(KeyboardInterrupt):
         self.record = record
 
 
-def space(program: Program, options: Options, platform: str) -> _search.Space:
+def space(program: Program, options: Options, platform: str) -> _space.Space:
     """What may be tried for a program: each loop's ladders in the allowed forms, and XLA options."""
     total = max((loop.work for loop in program.loops), default=1.0)
     worth = [loop for loop in program.loops if loop.work >= _LEAST_SHARE * total]
-    axes = tuple(_search.Axis(loop.path, loop.work, _ladders(loop, options)) for loop in worth)
+    axes = tuple(_space.Axis(loop.path, loop.work, _ladders(loop, options)) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
-    return _search.Space(axes, wanted, program.why_not, program.size, program.dispatches)
+    return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches)
 
 
 def _ladders(loop: Loop, options: Options) -> tuple[tuple[Choice, ...], ...]:
@@ -117,7 +118,7 @@ def tune(request: Request) -> Tuned:
         progress.step(str(plans[0]), best)
         return bench.measure(plans, best)
 
-    what = _space(request, fit)
+    what = _space_for(request, fit)
     recorded = functools.partial(_record, request, bench, calibration, spent_s, fit)
     try:
         outcome = _search.search(what, measure, budget, request.options.rules, known, request.hint)
@@ -139,7 +140,7 @@ def _fit(request: Request) -> _shorten.Fit | None:
     return _shorten.fit(program, request.budget_s, time_call)
 
 
-def _space(request: Request, fit: _shorten.Fit | None) -> _search.Space:
+def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
     """What may be tried: where the program is shortened, what is legal there too."""
     whole = space(request.program, request.options, request.device.platform)
     if fit is None:
@@ -155,11 +156,11 @@ def _bench(request: Request, budget: Budget, fit: _shorten.Fit | None) -> _trial
     def rebuild(values: Sequence[Any]) -> tuple[Args, Kwargs]:
         return program.function.unflatten(values, tree, static)
 
-    inputs = _trial.Inputs(leaves, program.traced.donated, rebuild)
+    inputs = Inputs(leaves, program.traced.donated, rebuild)
     options, device = request.options, request.device
     if fit is None:
         return _trial.Bench(program.candidate, inputs, options.tolerance, budget, options.margin, device)
-    flat = _trial.Inputs(leaves, program.traced.donated, lambda values: (tuple(values), {}))
+    flat = Inputs(leaves, program.traced.donated, lambda values: (tuple(values), {}))
     short = fit.program.candidate
     return _trial.Bench(short, flat, options.tolerance, budget, options.margin, device, fit.scale)
 

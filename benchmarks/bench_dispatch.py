@@ -14,12 +14,12 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+import common
 import jax
 import jax.numpy as jnp
 
-import common
 from autoloop import Plan, autoloop
-from autoloop._decide import Call
+from autoloop._call import Call
 from autoloop._report import align
 
 LEAVES = (1, 30, 300)

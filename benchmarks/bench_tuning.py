@@ -27,16 +27,16 @@ import time
 from collections import Counter
 from typing import Any
 
+import common
 import jax
 import jax.numpy as jnp
 from jax import lax
+from nests import nests
 
-import common
 from autoloop import Plan, autoloop
-from autoloop._decide import Call
+from autoloop._call import Call
 from autoloop._program import Program
 from autoloop._report import align
-from nests import nests
 
 _ROUNDS = 15
 #: The sweep leaves out plans that compile more than this many times the program as written: minutes each.

@@ -19,9 +19,7 @@ from autoloop._timing import median_interval
 RESULTS = Path(__file__).parent / "results"
 
 
-def interleaved(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, repeat: int = 1
-) -> dict[str, list[float]]:
+def interleaved(calls: Mapping[str, Callable[[], Any]], rounds: int, repeat: int = 1) -> dict[str, list[float]]:
     """Seconds a call, one number per round and name; each round times every name once, in turn."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)

@@ -1,9 +1,11 @@
 import pytest
 
-from autoloop import _search
+from autoloop import _choose, _search
+from autoloop._choose import Rules, choose
 from autoloop._plan import Choice, Plan
 from autoloop._records import Budget, Status, Trial
-from autoloop._search import Axis, Rules, Space, choose, search
+from autoloop._search import search
+from autoloop._space import Axis, Space
 
 
 def trial(plan, ratio=1.0, spread=0.01, build=0.1, rounds=6, memory=0, run=1.0, **changes):
@@ -128,7 +130,7 @@ def test_expected_calls_charge_building():
     ],
 )
 def test_breakeven(other, calls):
-    assert _search.with_breakeven([trial("as-written"), other])[1].breakeven_calls == calls
+    assert _choose.with_breakeven([trial("as-written"), other])[1].breakeven_calls == calls
 
 
 # ---------------------------------------------------------------- searching
@@ -234,7 +236,7 @@ def test_a_twin_of_a_bad_loser_is_not_built():
 
 
 def test_dispatches_that_can_not_pay_are_not_tried():
-    many = lambda plan: 1e6 if any(c.form == "python" for c in plan.choices) else 1.0  # noqa: E731
+    many = lambda plan: 1e6 if any(c.form == "python" for c in plan.choices) else 1.0
     table = Table({}, run=1e-3)
     found = run(table, dispatches=many)
     (python,) = (t for t in found.trials if t.plan == "0=python(1)")

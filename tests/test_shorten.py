@@ -135,7 +135,7 @@ def test_estimate_counts_trips_bytes_and_products():
     def seconds(fun, *args):
         return _estimate.seconds(jax.jit(fun).trace(*args).jaxpr)
 
-    loop = lambda n: lambda x: lax.scan(lambda c, _: (c * 2, None), x, None, length=n)[0]  # noqa: E731
+    loop = lambda n: lambda x: lax.scan(lambda c, _: (c * 2, None), x, None, length=n)[0]
     assert seconds(loop(1000), 1.0) == pytest.approx(100 * seconds(loop(10), 1.0))
     assert seconds(loop(10), jnp.ones(10**6)) > 100 * seconds(loop(10), 1.0)
     product = seconds(lambda a: a @ a, jnp.ones((512, 512)))

@@ -23,9 +23,7 @@ def forever():
     return math.inf
 
 
-@pytest.mark.parametrize(
-    ("count", "rank"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)]
-)
+@pytest.mark.parametrize(("count", "rank"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)])
 def test_interval_ranks_are_those_of_the_binomial_table(count, rank):
     # Le Boudec 2010, appendix A: the 95 % interval of a median runs from sample rank+1 to n-rank.
     found = median_interval(range(count))

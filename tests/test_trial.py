@@ -8,6 +8,7 @@ import pytest
 
 from autoloop import _machine, _trial
 from autoloop._agree import Tolerance
+from autoloop._inputs import Inputs
 from autoloop._plan import Plan
 from autoloop._records import AutoloopWarning, Budget, Status
 
@@ -59,7 +60,7 @@ def clock():
 
 
 def bench(clock, candidates, budget=Budget(1000.0), leaves=(), donated=(), free=10**9, **given):
-    inputs = _trial.Inputs(leaves, donated, lambda values: (tuple(values), {}))
+    inputs = Inputs(leaves, donated, lambda values: (tuple(values), {}))
     stats = {"bytes_limit": free, "bytes_in_use": 0}
     device = SimpleNamespace(memory_stats=lambda: stats, platform="gpu")
     made = candidates.__getitem__

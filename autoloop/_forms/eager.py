@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import final
 
 from autoloop import _host, _jaxpr
+from autoloop._form import Form, HostSite
 from autoloop._loops import Loop
-from autoloop._plan import Form, HostSite, Parameter
+from autoloop._plan import Parameter
 
 
 @final

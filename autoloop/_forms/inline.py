@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoloop import _jaxpr
+from autoloop._form import Form, Site
 from autoloop._loops import Loop
-from autoloop._plan import Form, Parameter, Site
+from autoloop._plan import Parameter
 
 
 @final
@@ -44,8 +45,5 @@ class Inline(Form):
         if scan.reverse:
             stacks.reverse()
         _, y_avals = scan.split_outputs(_jaxpr.out_avals(scan.body))
-        ys = [
-            jnp.stack([y[i] for y in stacks]) if stacks else _jaxpr.empty(aval, 0)
-            for i, aval in enumerate(y_avals)
-        ]
+        ys = [jnp.stack([y[i] for y in stacks]) if stacks else _jaxpr.empty(aval, 0) for i, aval in enumerate(y_avals)]
         return [*carry, *ys]

@@ -15,8 +15,9 @@ from typing import Any, final
 from jax import lax
 
 from autoloop import _host
+from autoloop._form import Form, HostSite, Site
 from autoloop._loops import Loop
-from autoloop._plan import Form, HostSite, Parameter, Site
+from autoloop._plan import Parameter
 
 _CHUNKS = (1, 16)
 
@@ -99,9 +100,7 @@ class _ChunkedLoop:
         unroll = min(scan.unroll, count)
         return lax.scan(body, carry, chunk, count, scan.reverse, unroll)
 
-    def _unpack(
-        self, values: Sequence[Any]
-    ) -> tuple[tuple[list[Any], list[Any]], tuple[list[Any], list[Any]]]:
+    def _unpack(self, values: Sequence[Any]) -> tuple[tuple[list[Any], list[Any]], tuple[list[Any], list[Any]]]:
         scan = self._scan
         outs = len(scan.out_avals)
         inputs = list(values[outs:])

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
+from autoloop._form import Form, Site
 from autoloop._loops import Loop
-from autoloop._plan import Form, Parameter, Site
+from autoloop._plan import Parameter
 
 _FACTORS = (2, 4, 8, 16)
 

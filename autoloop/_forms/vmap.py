@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jec
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
+from autoloop._form import Form, Site
 from autoloop._loops import Loop
-from autoloop._plan import Form, Parameter, Site
+from autoloop._plan import Parameter
 
 _BATCHES = (16, 64, 256)
 
@@ -102,7 +103,7 @@ class _Counter:
 
     def at(self, init: Any, inputs: dict[Any, Any], times: Any) -> Any:
         """Its value after so many iterations; `inputs` are the values of the body's inputs."""
-        step = _jaxpr.literal(self.step) if isinstance(self.step, jec.Literal) else inputs[self.step]
+        step = _parts.literal(self.step) if isinstance(self.step, jec.Literal) else inputs[self.step]
         moved = step * lax.convert_element_type(times, init.dtype)
         return init - moved if self.down else init + moved
 
@@ -171,10 +172,7 @@ class Vmap(Form):
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         if not isinstance(parameter, int) or not 1 <= parameter <= max(loop.length, 1):
-            return (
-                f"the iterations per batch must be a number from 1 to the length {loop.length}; "
-                f"got {parameter}"
-            )
+            return f"the iterations per batch must be a number from 1 to the length {loop.length}; got {parameter}"
         return _why_not_at_once(loop) or _why_dependent(loop.scan)
 
     def ladders(self, loop: Loop) -> tuple[tuple[Parameter, ...], ...]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jec
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._forms.associative._carry import Counter
 from autoloop._forms.associative._linear import Pair, Ring, Rules, Stack, apply, as_fun
 from autoloop._forms.associative._schedule import Schedule, Solved
@@ -51,7 +51,7 @@ class AllAtOnce:
         return role.at(init, self._inputs, jnp.uint32(self._scan.length))
 
     def _read(self, atom: Any) -> Stack:
-        return Stack(_jaxpr.literal(atom)) if isinstance(atom, jec.Literal) else self._env[atom]
+        return Stack(_parts.literal(atom)) if isinstance(atom, jec.Literal) else self._env[atom]
 
     def _stacked(self, stack: Stack) -> Any:
         value = stack.value

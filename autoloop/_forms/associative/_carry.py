@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jec
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._loops import Loop
 
 
@@ -86,7 +86,7 @@ class Counter:
 
     def at(self, init: Any, inputs: dict[Any, Any], times: Any) -> Any:
         """Its value after so many iterations; `inputs` are the values of the body's inputs."""
-        step = _jaxpr.literal(self.step) if isinstance(self.step, jec.Literal) else inputs[self.step]
+        step = _parts.literal(self.step) if isinstance(self.step, jec.Literal) else inputs[self.step]
         moved = step * lax.convert_element_type(times, init.dtype)
         return init - moved if self.down else init + moved
 

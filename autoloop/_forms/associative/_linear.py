@@ -19,9 +19,7 @@ from jax.extend import core as jec
 from autoloop import _jaxpr
 
 # Keep every element where it is, as long as the size stays the same.
-_LAYOUT = frozenset(
-    {"reshape", "squeeze", "broadcast_in_dim", "slice", "convert_element_type", "copy", "copy_p"}
-)
+_LAYOUT = frozenset({"reshape", "squeeze", "broadcast_in_dim", "slice", "convert_element_type", "copy", "copy_p"})
 _SUMS = frozenset({"add", "sub", "add_any"})
 
 
@@ -127,7 +125,7 @@ def apply(fun: Callable[..., Any], *operands: Stack) -> Stack:
 # TODO move to _jaxpr
 def as_fun(eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], body: Any) -> _jaxpr.Flat:
     """Some equations of `body` as a function, each with its context."""
-    return _jaxpr.as_fun(_jaxpr._closed(eqns, inputs, outputs, body))
+    return _jaxpr.as_fun(_jaxpr.assemble(eqns, inputs, outputs, body))
 
 
 @dataclass(frozen=True)
@@ -180,13 +178,9 @@ class Rules:
         b = apply(run, *((o.b or self.zero(s)) if isinstance(o, Pair) else o for o, s in slots))
         a = None
         if len(pairs) > 1 or pairs[0].a or (eqn.primitive.name == "sub" and operands[1] is pairs[0]):
-            a = apply(
-                run, *(self._factor(o, s) if isinstance(o, Pair) else self._nothing(o) for o, s in slots)
-            )
+            a = apply(run, *(self._factor(o, s) if isinstance(o, Pair) else self._nothing(o) for o, s in slots))
         cuts = [p.cut for p in pairs if p.cut]
-        both = (
-            apply(lambda *c: functools.reduce(jnp.logical_and, c), *cuts) if len(cuts) == len(pairs) else None
-        )
+        both = apply(lambda *c: functools.reduce(jnp.logical_and, c), *cuts) if len(cuts) == len(pairs) else None
         return Pair(a, b, _reshaped(both, eqn))
 
     def _factor(self, pair: Pair, shape: tuple[int, ...]) -> Stack:

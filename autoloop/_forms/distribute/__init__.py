@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from autoloop import _jaxpr
+from autoloop._form import Form, Site
 from autoloop._forms.distribute.emit import Distributed, run_in_blocks
 from autoloop._forms.distribute.groups import Schedule
 from autoloop._forms.distribute.reasons import why_nothing_moves
 from autoloop._loops import Loop
-from autoloop._plan import Form, Parameter, Site
+from autoloop._plan import Parameter
 
 _BLOCK = 64  # iterations: long enough for products to be large, short enough for stacks to stay in cache
 
@@ -37,10 +38,7 @@ class Distribute(Form):
         if loop.effects:
             return f"the body has side effects ({', '.join(loop.effects)}), whose order would change"
         if parameter not in ("heavy", "all") and not _is_block(parameter, loop.length):
-            return (
-                f"write heavy, all, or a number of iterations from 2 to the length {loop.length}; "
-                f"got {parameter}"
-            )
+            return f"write heavy, all, or a number of iterations from 2 to the length {loop.length}; got {parameter}"
         return why_nothing_moves(_schedule(loop.scan, loop.scan.body, parameter))
 
     def ladders(self, loop: Loop) -> tuple[tuple[Parameter, ...], ...]:

@@ -32,11 +32,11 @@ class Body:
 
     def as_fun(self, eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> _jaxpr.Flat:
         """Some of the equations as a function."""
-        return _jaxpr.as_fun(_jaxpr._closed(eqns, inputs, outputs, self.source))
+        return _jaxpr.as_fun(_jaxpr.assemble(eqns, inputs, outputs, self.source))
 
     def within(self, eqn: Any) -> Iterator[Any]:
         """The equation and all equations inside it."""
-        return _jaxpr.equations(_jaxpr._closed([eqn], (), (), self.source))
+        return _jaxpr.equations(_jaxpr.assemble([eqn], (), (), self.source))
 
 
 def is_literal(atom: Any) -> bool:
@@ -49,10 +49,10 @@ def variables(atoms: Sequence[Any]) -> list[Any]:
     return [a for a in atoms if not isinstance(a, jec.Literal)]
 
 
-def stacked(eqn: Any, length: int, **params: Any) -> Any:
-    """The equation for inputs that got a leading axis; `params` make its outputs what they were."""
-    fresh = [jec.Var(v.aval.update(shape=(length, *v.aval.shape))) for v in eqn.invars]
-    return eqn.replace(invars=fresh, params={**eqn.params, **params})
+def apply(eqn: Any, operands: Sequence[Any], **params: Any) -> Any:
+    """What the equation's primitive makes of other operands, with changed parameters."""
+    with eqn.ctx.manager:
+        return eqn.primitive.bind(*operands, **{**eqn.params, **params})
 
 
 def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> list[Any]:

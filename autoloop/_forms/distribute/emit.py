@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._forms.distribute._ir import is_literal, variables
 from autoloop._forms.distribute.graph import Component
 from autoloop._forms.distribute.groups import Group, Schedule
@@ -58,7 +58,7 @@ class Distributed:
 
     def _value(self, atom: Any) -> Any:
         """A value that is the same in all iterations."""
-        return _jaxpr.literal(atom) if is_literal(atom) else self._env[atom].value
+        return _parts.literal(atom) if is_literal(atom) else self._env[atom].value
 
     def _stacked(self, atom: Any) -> Any:
         if not is_literal(atom) and self._env[atom].many:
@@ -88,16 +88,17 @@ class Distributed:
 
     def _evaluate(self, components: Sequence[Component], group: Group) -> None:
         """Components without carries; what is the same in all iterations is computed once."""
-        fixed = [c for c in components if self._schedule.is_fixed(c)]
-        moving = [c for c in components if not self._schedule.is_fixed(c)]
-        for part in (fixed, moving):
-            positions = sorted(k for c in part for k in c.eqns)
-            others = [c for c in group.members if c not in part]
+        for is_fixed in (True, False):
+            part = {c.index: c for c in components if self._schedule.is_fixed(c) is is_fixed}
+            others = (c for c in group.members if c.index not in part)
             wanted = {*group.outputs, *(v for c in others for v in c.reads)}
-            self._apply(positions, [v for c in part for v in c.writes if v in wanted])
+            positions = sorted(k for c in part.values() for k in c.eqns)
+            self._apply(positions, [v for c in part.values() for v in c.writes if v in wanted])
 
     def _apply(self, positions: Sequence[int], outputs: Sequence[Any]) -> None:
         """Evaluates equations, batched if any of their inputs is stacked."""
+        if not outputs:
+            return
         eqns = [self._body.eqns[k] for k in positions]
         inputs = _inputs(eqns)
         fun = self._body.as_fun(eqns, inputs, outputs)

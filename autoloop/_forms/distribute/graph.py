@@ -105,9 +105,7 @@ def _cycles(facts: Facts) -> tuple[list[int | None], list[int | None]]:
     return [_cycle_of(e, reads, feeds, lowest) for e in facts.body.eqns], lowest
 
 
-def _cycle_of(
-    eqn: Any, reads: Mapping[Any, int], feeds: Mapping[Any, int], lowest: list[int | None]
-) -> int | None:
+def _cycle_of(eqn: Any, reads: Mapping[Any, int], feeds: Mapping[Any, int], lowest: list[int | None]) -> int | None:
     fed = {lowest[k] for v in eqn.outvars for k in _bits(feeds.get(v, 0))} - {None}
     read = (lowest[k] for v in variables(eqn.invars) for k in _bits(reads.get(v, 0)))
     return next((cycle for cycle in read if cycle in fed), None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloop import _jaxpr
-from autoloop._forms.distribute._ir import Body, is_literal
+from autoloop._forms.distribute._ir import Body, is_literal, variables
 from autoloop._forms.distribute.graph import Component, Facts, Graph
 from autoloop._forms.distribute.reductions import find_reductions
 from autoloop._forms.distribute.weights import Weight, weigh
@@ -43,12 +43,14 @@ class Schedule:
         self.facts = Facts(scan, self.body)
         self.reductions = find_reductions(self.facts)
         self.graph = Graph(self.facts, {k: r.carry for r in self.reductions.values() for k in r.absorbed})
-        self._everything = everything
+        self._everything, self._xs = everything, set(self.facts.xs)
         self._components = self.graph.components
         self._light = [self._is_light(c) for c in self._components]
         self._level: list[int | None] = []
         self._roots = self._find_roots()
+        self._stacked_anyway = set(variables(self.facts.y))
         self._assign_levels()
+        self._last_scan = max((n for n in self._level if n is not None and n % 2), default=0)
         self._places: list[set[int]] = [set() for _ in self._components]
         self._upstream: list[float] = []
         for c in self._components:
@@ -80,7 +82,7 @@ class Schedule:
             return Weight.LAYOUT if reduction is None else _weight_of(bool(reduction.absorbed))
         eqn = self.body.eqns[c.eqns[0]]
         first = eqn.invars[0] if eqn.invars else None
-        outside = first in self.facts.xs or first is None or self.facts.is_fixed(first)
+        outside = first is None or self.facts.is_fixed(first) or first in self._xs
         return weigh(self.body, eqn, outside)
 
     def _is_light(self, c: Component) -> bool:
@@ -113,8 +115,6 @@ class Schedule:
 
     def _settle(self) -> None:
         """Decides for each component in which groups it runs: `_travels`: in those of its consumers."""
-        scans = [level for level in self._level if level is not None and level % 2]
-        rest = 0 if self._everything else max(scans, default=0)
         for c in reversed(self._components):
             places = self._places[c.index]
             consumers = set[int]().union(*(self._places[k] for k in self.graph.after[c.index]))
@@ -125,9 +125,13 @@ class Schedule:
             if self._travels[c.index]:
                 places |= consumers
                 if c.index in self._roots:
-                    places.add(0 if self.is_fixed(c) else rest)
+                    places.add(self._place_of_root(c))
             elif level is not None:
                 places.add(level)
+
+    def _place_of_root(self, c: Component) -> int:
+        """Where outputs are made that need no other group: cheap ones in a scan that runs anyway."""
+        return 0 if self._everything or self.is_fixed(c) else self._last_scan
 
     def _delayed(self, level: int | None, consumers: set[int]) -> int | None:
         """What runs in a scan runs in that of its consumers, if it can: then it need not be stacked."""
@@ -168,7 +172,7 @@ class Schedule:
     def _is_kept_anyway(self, var: Any, writer: int) -> bool:
         if self.facts.is_fixed(var) or self._level[writer] is None:
             return True
-        return any(var is y for y in self.facts.y)
+        return var in self._stacked_anyway
 
     # ------------------------------------------------------------ groups
 
@@ -178,7 +182,7 @@ class Schedule:
             return self._level[index]
         if index not in self._roots:
             return None
-        return 0 if self.is_fixed(self._components[index]) else max(self._places[index])
+        return self._place_of_root(self._components[index])
 
     def _make_groups(self) -> tuple[Group, ...]:
         members: dict[int, list[Component]] = {}

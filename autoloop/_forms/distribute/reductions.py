@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from autoloop import _jaxpr
-from autoloop._forms.distribute._ir import stacked, variables
+from autoloop._forms.distribute._ir import apply, variables
 from autoloop._forms.distribute.graph import Facts
 from autoloop._forms.distribute.weights import is_matrix_product
 
@@ -122,10 +122,14 @@ def _absorb(facts: Facts, var: Any) -> set[int]:
         return set()
     eqn = facts.body.eqns[k]
     moving = [v for v in variables(eqn.invars) if not facts.is_fixed(v)]
-    if not all(_may_reorder(v.aval.dtype) for v in eqn.invars):
+    if not _may_reorder(var.aval.dtype):
         return set()
-    if is_matrix_product(eqn) and eqn.params.get("out_sharding") is None:
-        return {k} if len(moving) > 1 else {k, *_absorb(facts, moving[0])}
+    if _is_product(eqn) and len(moving) > 1:
+        return {k}
+    if any(not _may_reorder(v.aval.dtype) for v in moving):
+        return set()
+    if is_matrix_product(eqn):
+        return {k, *_absorb(facts, moving[0])}
     if eqn.primitive.name in _SUMS and len(moving) == 2:
         below = [_absorb(facts, v) for v in moving]
         return {k}.union(*below) if any(below) else set()
@@ -133,6 +137,13 @@ def _absorb(facts: Facts, var: Any) -> set[int]:
         absorbed = _absorb(facts, moving[0])
         return {k, *absorbed} if absorbed else set()
     return set()
+
+
+def _is_product(eqn: Any) -> bool:
+    """Whether it is a sum of products, to which more terms can be added along an axis."""
+    if eqn.primitive.name == "conv_general_dilated":
+        return bool(eqn.params["feature_group_count"] == 1 and eqn.params["batch_group_count"] == 1)
+    return is_matrix_product(eqn) and eqn.params.get("out_sharding") is None
 
 
 def _is_linear(eqn: Any, moving: Sequence[Any]) -> bool:
@@ -172,8 +183,8 @@ class Totals:
 
     def _total_of(self, eqn: Any, totals: Mapping[Any, Any]) -> Any:
         moving = [v for v in eqn.invars if not self.facts.is_fixed(v)]
-        if is_matrix_product(eqn) and len(moving) > 1:
-            return self._merged(eqn)
+        if _is_product(eqn) and len(moving) > 1:
+            return self._merged_convolution(eqn) if "rhs_dilation" in eqn.params else self._merged(eqn)
         values = {v: self.value(v) for v in variables(eqn.invars) if self.facts.is_fixed(v)}
         for v in moving:
             values[v] = totals[v] if v in totals else self._reduced("add", v)
@@ -181,15 +192,25 @@ class Totals:
 
     def _merged(self, eqn: Any) -> Any:
         """One product that contracts the iteration axis too."""
-        contracted, batch = (
-            tuple(tuple(axis + 1 for axis in axes) for axes in pair)
-            for pair in eqn.params["dimension_numbers"]
+        stacks, sides = [self.stack(v) for v in eqn.invars], (0, 1)
+        if stacks[0].size > stacks[1].size:  # XLA copies its left operand into another layout
+            sides = (1, 0)
+        contracted, batch = eqn.params["dimension_numbers"]
+        numbers = (
+            tuple((0, *(axis + 1 for axis in contracted[side])) for side in sides),
+            tuple(tuple(axis + 1 for axis in batch[side]) for side in sides),
         )
-        left, right = contracted
-        numbers = (((0, *left), (0, *right)), batch)
-        changed = stacked(eqn, self.length, dimension_numbers=numbers)
-        run = self.facts.body.as_fun([changed], changed.invars, changed.outvars)
-        return run(*(self.stack(v) for v in eqn.invars))[0]
+        product = apply(eqn, [stacks[side] for side in sides], dimension_numbers=numbers)
+        return product if sides == (0, 1) else _free_axes_swapped(product, eqn)
+
+    def _merged_convolution(self, eqn: Any) -> Any:
+        """One convolution of `length` times as many input features: the sum goes over them."""
+        numbers = eqn.params["dimension_numbers"]
+        operands = []
+        for v, axis in zip(eqn.invars, (numbers.lhs_spec[1], numbers.rhs_spec[1]), strict=True):
+            merged = [n * self.length if k == axis else n for k, n in enumerate(v.aval.shape)]
+            operands.append(jnp.moveaxis(self.stack(v), 0, axis).reshape(merged))
+        return apply(eqn, operands)
 
     def _reduced(self, op: str, var: Any) -> Any:
         values = self.stack(var)
@@ -199,6 +220,15 @@ class Totals:
         if op in ("add", "mul"):
             return _REDUCE[op](values, axis=0, dtype=values.dtype)
         return _REDUCE[op](values, axis=0)
+
+
+def _free_axes_swapped(product: Any, eqn: Any) -> Any:
+    """The result of a product with its operands swapped, as that of the equation."""
+    (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
+    left = len(eqn.invars[0].aval.shape) - len(contracted) - len(batch)
+    common, axes = range(len(batch)), range(len(batch), product.ndim)
+    right = len(axes) - left
+    return product.transpose(*common, *axes[right:], *axes[:right])
 
 
 _COMBINE: Mapping[str, Callable[..., Any]] = {

@@ -17,10 +17,11 @@ import numpy as np
 from jax import lax
 
 from autoloop import _jaxpr
+from autoloop._form import Form, Site
 from autoloop._forms.until._slices import Slice
 from autoloop._forms.until._stop import Stop, find_stop
 from autoloop._loops import Loop
-from autoloop._plan import Form, Parameter, Site
+from autoloop._plan import Parameter
 
 _MAX_LENGTH = np.iinfo(np.int32).max  # iterations are counted in 32 bits
 

@@ -38,7 +38,7 @@ def slice_to(jaxpr: _jaxpr.Jaxpr, outputs: Sequence[Any]) -> _jaxpr.Jaxpr:
         if not needed.isdisjoint(eqn.outvars):
             kept.append(eqn)
             needed.update(v for v in eqn.invars if not is_literal(v))
-    return _jaxpr._closed(kept[::-1], [*constants, *inputs], outputs, jaxpr)
+    return _jaxpr.assemble(kept[::-1], [*constants, *inputs], outputs, jaxpr)
 
 
 # ---------------------------------------------------------------- one value of a body

@@ -1,0 +1,48 @@
+"""One call of a decorated function, taken apart: what dispatch and tuning ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoloop import _jaxpr, _signature
+from autoloop._program import Args, Function, Kwargs
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: its arguments, taken apart, and its key."""
+
+    args: Args
+    kwargs: Kwargs
+    leaves: Sequence[Any]
+    key: _signature.CallKey
+    places: tuple[Hashable, ...]
+
+    @classmethod
+    def of(cls, function: Function, args: Args, kwargs: Kwargs) -> Call:
+        """Takes a call apart."""
+        leaves, tree, static = function.flatten(args, kwargs)
+        key = _signature.call_key(tree, leaves, static)
+        return cls(args, kwargs, leaves, key, _signature.placement(leaves))
+
+    @property
+    def name(self) -> tuple[Hashable, ...]:
+        """What makes it the same as another call in this process."""
+        return (self.key, self.places)
+
+    @property
+    def in_trace(self) -> bool:
+        """Whether an argument belongs to a transformation in progress."""
+        return any(map(_jaxpr.is_tracer, self.leaves))
+
+    @property
+    def device(self) -> Any:
+        """A device of the kind that the call runs on."""
+        return _signature.device_of(self.places)[0]
+
+    @property
+    def placed(self) -> bool:
+        """Whether the user placed some argument elsewhere than jax would."""
+        return any(place is not None for place in self.places)

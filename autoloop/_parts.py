@@ -1,0 +1,91 @@
+"""Cuts a program into stretches of equations and the loops between them, and keeps values while they run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend import core as jec
+
+from autoloop import _jaxpr, _outline
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a program: a `Block` to run as it is, or the `Node` that something else runs."""
+
+    what: _outline.Block | _outline.Node
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    dead: tuple[Any, ...] = ()  # variables that nothing reads once this part ran
+
+
+def cut(block: _outline.Block, at: Iterable[_outline.Node]) -> list[Part]:
+    """Cuts a block into the nodes given and the stretches of equations between them."""
+    jaxpr = _jaxpr.inner(block.jaxpr)
+    nodes = sorted(at, key=lambda n: n.index)
+    parts: list[Part] = []
+    start = 0
+    for node in [*nodes, None]:
+        end = len(jaxpr.eqns) if node is None else node.index
+        if start < end:
+            parts.append(_stretch(block, start, end))
+        if node is not None:
+            parts.append(Part(node, tuple(node.eqn.invars), tuple(node.eqn.outvars)))
+            start = node.index + 1
+    return _with_dead(parts, jaxpr)
+
+
+def _with_dead(parts: list[Part], jaxpr: Any) -> list[Part]:
+    live = {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
+    found = []
+    for part in reversed(parts):
+        touched = [v for v in (*part.inputs, *part.outputs) if not isinstance(v, jec.Literal)]
+        found.append(dataclasses.replace(part, dead=tuple(dict.fromkeys(v for v in touched if v not in live))))
+        live.update(touched)
+    return found[::-1]
+
+
+def _stretch(block: _outline.Block, start: int, end: int) -> Part:
+    jaxpr = _jaxpr.inner(block.jaxpr)
+    eqns = jaxpr.eqns[start:end]
+    made = {v for e in eqns for v in e.outvars}
+    used = {v: None for e in eqns for v in e.invars if not isinstance(v, jec.Literal) and v not in made}
+    later = {v for e in jaxpr.eqns[end:] for v in e.invars if not isinstance(v, jec.Literal)}
+    later |= {v for v in jaxpr.outvars if not isinstance(v, jec.Literal)}
+    outs = [v for e in eqns for v in e.outvars if v in later]
+    nodes = tuple(
+        _outline.Node(n.index - start, n.eqn, n.path, n.blocks) for n in block.nodes if start <= n.index < end
+    )
+    return Part(_outline.Block(_jaxpr.assemble(eqns, list(used), outs, block.jaxpr), nodes), tuple(used), tuple(outs))
+
+
+class Env:
+    """The values of a block's variables while its parts run, on the host or in a trace."""
+
+    def __init__(self, jaxpr: _jaxpr.Jaxpr, args: Sequence[Any]) -> None:
+        self._outvars = _jaxpr.inner(jaxpr).outvars
+        names = [*_jaxpr.inner(jaxpr).constvars, *_jaxpr.inner(jaxpr).invars]
+        self._values = dict(zip(names, [*jaxpr.consts, *args], strict=True))
+
+    def read(self, atoms: Iterable[Any]) -> list[Any]:
+        """Values of variables and literals."""
+        return [literal(a) if isinstance(a, jec.Literal) else self._values[a] for a in atoms]
+
+    def write(self, part: Part, values: Sequence[Any]) -> None:
+        """Binds a part's outputs and forgets what is not read again, so that its memory is free."""
+        self._values.update(zip(part.outputs, values, strict=True))
+        for name in part.dead:
+            self._values.pop(name, None)
+
+    def outputs(self) -> list[Any]:
+        """The block's outputs, once all parts ran."""
+        return self.read(self._outvars)
+
+
+def literal(atom: Any) -> Any:
+    """The value of a literal as an array of its exact type, weak or not."""
+    return _jaxpr.conform(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)
