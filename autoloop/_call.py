@@ -34,8 +34,8 @@ class Call:
 
     @property
     def in_trace(self) -> bool:
-        """Whether an argument belongs to a transformation in progress."""
-        return any(map(_jaxpr.is_tracer, self.leaves))
+        """Whether a transformation is in progress, of the arguments or around the call."""
+        return any(map(_jaxpr.is_tracer, self.leaves)) or _jaxpr.under_trace()
 
     @property
     def device(self) -> Any:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from jax.extend import core as jec
 
 from autoloop import _jaxpr
@@ -35,6 +36,12 @@ def stable_text(value: Any) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
+def _exact(value: Any) -> str:
+    """A literal's value to the last bit, whatever numpy's print options are."""
+    array = np.asarray(value)
+    return repr(array.tolist()) if array.dtype.kind in "biufc" else array.tobytes().hex()
+
+
 def canonical_lines(jaxpr: _jaxpr.Jaxpr) -> Iterator[str]:
     """The program as text, one line an equation, variables numbered in order of appearance."""
     inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
@@ -43,7 +50,7 @@ def canonical_lines(jaxpr: _jaxpr.Jaxpr) -> Iterator[str]:
     def show(atom: Any) -> str:
         weak = "*" if getattr(atom.aval, "weak_type", False) else ""
         if isinstance(atom, jec.Literal):
-            return f"{atom.val!r}:{atom.aval.str_short()}{weak}"
+            return f"{_exact(atom.val)}:{atom.aval.str_short()}{weak}"
         number = numbers.setdefault(atom, len(numbers))
         return f"v{number}:{atom.aval.str_short()}{weak}"
 

@@ -157,8 +157,8 @@ def _checked(changes: dict[str, Any]) -> dict[str, Any]:
     if found.get("log") is not None:
         found["log"] = _level_of("settings(log=...)", str(found["log"]))
     for name in ("plan", "cache_dir"):
-        if found.get(name) is not None:
-            found[name] = str(found[name])
+        if name in found:  # as in the environment, an empty text counts as unset
+            found[name] = str(found[name]) if found[name] not in (None, "") else None
     if "wisdom" in found:
         paths = found["wisdom"]
         single = isinstance(paths, (str, os.PathLike))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from autoloop import _choose, _config, _signature, _specs, _trial, _tune
+from autoloop import _config, _signature, _specs, _trial, _tune
 from autoloop._call import Call
 from autoloop._config import Settings
+from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, HostProgram, Kwargs, OneProgram, Program, runs_in_trace
-from autoloop._records import MissError, Record
+from autoloop._program import Args, Function, Kwargs, OneProgram, Program, runs_in_trace
+from autoloop._records import AutoloopWarning, MissError, Record
 from autoloop._store import Store
 
 _log = logging.getLogger("autoloop")
@@ -23,8 +25,8 @@ _PATIENCE = 2.0
 
 #: A plan tried on a shortened program is demoted if a whole call takes this much longer than as written.
 _DEMOTE_ABOVE = 1.1
-#: A partial record is resumed if it used less than this part of today's budget.
-_RESUME_BELOW = 0.7
+#: A search that its budget ended goes on if today's budget is larger by this factor.
+_GROWN = 1.2
 #: Seconds beyond two budgets after which a dead process's lock on a device is taken over.
 _LOCK_SLACK_S = 60.0
 
@@ -39,29 +41,6 @@ def store_of(settings: Settings) -> Store:
     return _stores[name]
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The plan for one signature.
-
-    Attributes:
-        plan: the plan in force.
-        trace_plan: the plan in a trace, where only one program will do.
-        record: the record behind it; None where the call runs as written for want of one.
-        candidate: what runs `plan`; None for as written without a record.
-        whole_s: seconds expected of a call as written, where a plan was tried only on a shortened
-            program and is still to be confirmed by a real call.
-    """
-
-    plan: Plan
-    trace_plan: Plan
-    record: Record | None
-    candidate: OneProgram | HostProgram | None
-    whole_s: float | None = None
-
-
-AS_WRITTEN = Decision(Plan(), Plan(), None, None)
-
-
 class Decider:
     """Decisions of one decorated function."""
 
@@ -69,6 +48,7 @@ class Decider:
         self._function, self._options = function, options
         self._lock = threading.RLock()
         self._known: dict[Hashable, Decision] = {}
+        self._warned: set[str] = set()
 
     def known(self, call: Call, settings: Settings) -> Decision | None:
         """The decision remembered in memory or in the store; never tunes."""
@@ -93,11 +73,25 @@ class Decider:
         patience_s = _PATIENCE * self._budget_s(settings) + 1.0
         if not self._lock.acquire(timeout=patience_s):
             _log.warning("%s: another thread tunes for longer than %.0f s", self._function.name, patience_s)
-            return AS_WRITTEN
+            return FOR_NOW
         try:
             return self._decide(call, settings, retune)
         finally:
             self._lock.release()
+
+    def forced(self, call: Call, plan: Plan) -> Decision:
+        """The decision to run a plan that was forced; where it does not fit, one warning and as written."""
+        name = (*call.name, plan)
+        if name not in self._known:
+            program = Program.trace(self._function, call.key, call.args, call.kwargs)
+            if program is None:
+                return FOR_NOW
+            if reason := program.why_not(plan):
+                self._warn_once(f"the forced plan does not fit {self._function.name}: {reason}; runs as written")
+                plan = Plan()
+            inside = plan if runs_in_trace(plan) else Plan()
+            self._known[name] = Decision(plan, inside, None, program.candidate(plan))
+        return self._known[name]
 
     def confirm(self, call: Call, settings: Settings, seconds: float) -> Decision:
         """Takes in how long a first whole call took; a plan that is slower than as written is demoted."""
@@ -114,7 +108,7 @@ class Decider:
         assert program is not None
         store_of(settings).put(_signature.digest(record.key), record)
         kept = None if slow else decision.candidate
-        confirmed = _decision(program, record, kept if isinstance(kept, OneProgram) else None)
+        confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
         return self._keep(call, settings, confirmed)
 
     def forget(self, call: Call | None, settings: Settings) -> None:
@@ -141,9 +135,9 @@ class Decider:
             return self._known[name]
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:
-            return AS_WRITTEN
-        if reason := _why_untuned(program):
-            return self._keep(call, settings, _untuned(program, self._parts(program, call), reason))
+            return FOR_NOW
+        if reason := why_untuned(program):
+            return self._keep(call, settings, untuned(program, self._parts(program, call), reason))
         found = None if retune else self._from_store(program, call, settings)
         may_tune = settings.mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
@@ -156,9 +150,16 @@ class Decider:
             return AS_WRITTEN
         return self._tune(program, call, settings, partial)
 
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
+
     def _worth_resuming(self, record: Record, settings: Settings) -> bool:
-        """Whether a search ended early for another reason than its budget, or the budget has grown."""
-        return not record.complete and record.spent_s < _RESUME_BELOW * self._budget_s(settings)
+        """Whether there is budget left for a search that ended early: an interrupt's, or a larger one."""
+        budget_s = self._budget_s(settings)
+        grown = budget_s > _GROWN * record.budget_s
+        return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
 
     def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
         """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
@@ -175,7 +176,7 @@ class Decider:
             budget_s,
             notes,
             partial,
-            _hint(store, key, self._function.name),
+            None if partial is not None else self._hint(store, key),
         )
         what = f"tuning {self._function.name}"
         with store.lock(f"device {key['device']}", 2 * budget_s + _LOCK_SLACK_S, budget_s) as alone:
@@ -188,10 +189,19 @@ class Decider:
                 store.put(_signature.digest(key), stop.record)
                 raise
         if tuned is None:
-            return self._keep(call, settings, _untuned(program, key, "tuning failed"))
+            return self._keep(call, settings, untuned(program, key, "tuning failed"))
         store.put(_signature.digest(key), tuned.record)
-        decision = replace(_decision(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
+        decision = replace(of_record(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
         return self._keep(call, settings, decision)
+
+    def _hint(self, store: Store, key: dict[str, str]) -> Plan | None:
+        """The winner for the newest record of the same program with other sizes, None if there is none."""
+        for _, record in reversed(list(store.items())):
+            alike = all(record.key.get(name) == key[name] for name in ("skeleton", "device", "host", "versions"))
+            if record.function == self._function.name and alike and record.key != key:
+                plan = parsed(record.winner)
+                return plan if plan is not None and self._options.allows(plan) else None
+        return None
 
     def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
         if not _specs.has_specs(list(call.leaves)):
@@ -205,22 +215,18 @@ class Decider:
         record = store_of(settings).get(_signature.digest(key))
         if record is None:
             return None
-        try:
-            plan = Plan.parse(record.winner)
-        except ValueError as error:
-            _log.info("a stored record is not usable: %s", error)
+        plan = parsed(record.winner)
+        if plan is None or (reason := program.why_not(plan)):
+            _log.info("a stored plan does not fit the program: %s", record.winner if plan is None else reason)
             return None
-        if reason := program.why_not(plan):
-            _log.info("a stored plan does not fit the program: %s", reason)
-            return None
-        return self._keep(call, settings, _decision(program, record, None))
+        return self._keep(call, settings, of_record(program, record, None))
 
     def _keep(self, call: Call, settings: Settings, decision: Decision) -> Decision:
         self._known[self._name(call, settings)] = decision
         return decision
 
     def _parts(self, program: Program, call: Call) -> dict[str, str]:
-        return _signature.parts(program.traced, call.key, call.places, context="call")
+        return _signature.parts(program.traced, call.key, call.places, context=self._options.context)
 
     def _stored_keys(self, call: Call | None, settings: Settings) -> list[str]:
         if call is None:
@@ -237,54 +243,5 @@ class Decider:
         )
 
 
-def _hint(store: Store, key: dict[str, str], function: str) -> Plan | None:
-    """The winner for the newest record of the same program with other sizes, None if there is none."""
-    found = [
-        record
-        for _, record in store.items()
-        if record.function == function
-        and all(record.key.get(name) == key[name] for name in ("skeleton", "device", "host", "versions"))
-    ]
-    try:
-        return Plan.parse(found[-1].winner) if found else None
-    except ValueError:
-        return None
-
-
 def _arguments(call: Call) -> str:
     return _signature.arguments_part(call.key)
-
-
-def _why_untuned(program: Program) -> str:
-    if not program.loops:
-        return "there is no loop in the program"
-    if program.effects:
-        return f"the program has side effects ({', '.join(program.effects)}), which trials would repeat"
-    return ""
-
-
-def _untuned(program: Program, key: dict[str, str], reason: str) -> Decision:
-    _log.info("%s: %s; runs as written", program.function.name, reason)
-    record = _tune.untuned(program, key, reason)
-    return replace(AS_WRITTEN, record=record, candidate=_candidate(program, Plan()))
-
-
-def _decision(program: Program, record: Record, winner: OneProgram | None) -> Decision:
-    plan = Plan.parse(record.winner)
-    return Decision(plan, _trace_plan(program, record), record, winner or _candidate(program, plan))
-
-
-def _candidate(program: Program, plan: Plan) -> OneProgram | HostProgram:
-    return program.candidate(plan)
-
-
-def _trace_plan(program: Program, record: Record) -> Plan:
-    """The best plan that is one program, of those that the record holds."""
-    if runs_in_trace(plan := Plan.parse(record.winner)):
-        return plan
-    plans = {t.plan: Plan.parse(t.plan) for t in record.trials}
-    legal = [t for t in record.trials if not runs_in_trace(plans[t.plan]) and not program.why_not(plans[t.plan])]
-    if not legal or legal[0].plan != str(Plan()):
-        return Plan()
-    winner, _ = _choose.choose(legal, _choose.Rules(expected_calls=record.expected_calls))
-    return plans[winner.plan]

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 import types
-import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -22,7 +21,8 @@ import jax
 
 from autoloop import _config, _host, _options, _report, _tune
 from autoloop._call import Call
-from autoloop._decide import Decider, Decision
+from autoloop._decide import Decider
+from autoloop._decision import AS_WRITTEN, Decision
 from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._program import (
@@ -37,7 +37,7 @@ from autoloop._program import (
     check_plan,
     runs_in_trace,
 )
-from autoloop._records import AutoloopWarning, PlanError, Record
+from autoloop._records import PlanError, Record
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +101,9 @@ class Autoloop(Generic[P, R]):
     def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
         if _config.overridden():
             return self._resolve(args, kwargs)
-        call = Call.of(self._function, args, kwargs)
+        call = self._take_apart(args, kwargs)
+        if call is None:
+            return cast(R, self._function.plain(*args, **kwargs))
         candidate = self._keyed.get(call.name)
         if candidate is not None and not call.in_trace:
             return cast(R, candidate(*args, **kwargs))
@@ -114,6 +116,13 @@ class Autoloop(Generic[P, R]):
                 if not self._options_in_trace(args, kwargs):
                     raise
         return self._resolve(args, kwargs)
+
+    def _take_apart(self, args: Args, kwargs: Kwargs) -> Call | None:
+        """The call, or None for arguments that jit can't take: it is to say so itself."""
+        try:
+            return Call.of(self._function, args, kwargs)
+        except (TypeError, ValueError):
+            return None
 
     def _options_in_trace(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether jax may have refused the fast jit for its XLA options: legal only at top level."""
@@ -133,20 +142,25 @@ class Autoloop(Generic[P, R]):
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
         settings = _config.current()
-        if settings.mode == "off" or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        call = self._take_apart(args, kwargs)
+        if call is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return cast(R, self._function.plain(*args, **kwargs))
-        if settings.plan is not None:
-            return self._call_forced(settings.plan, args, kwargs)
-        call = Call.of(self._function, args, kwargs)
-        decision = self._decider.decide(call, settings)
+        decision = self._decision(call, settings)
         if call.in_trace:
             return self._pin(decision.trace_plan)(*args, **kwargs)
-        if _config.overridden():
-            run = decision.candidate or self._function.plain
-            return cast(R, run(*args, **kwargs))
         if decision.whole_s is not None and decision.candidate is not None:
             return self._confirm(call, decision, settings)
+        if _config.overridden() or not decision.settled:
+            run = decision.candidate or self._function.plain
+            return cast(R, run(*args, **kwargs))
         return self._install(call, decision)
+
+    def _decision(self, call: Call, settings: _config.Settings) -> Decision:
+        if settings.mode == "off":
+            return AS_WRITTEN
+        if settings.plan is not None:
+            return self._decider.forced(call, _forced_plan(settings.plan))
+        return self._decider.decide(call, settings)
 
     def _confirm(self, call: Call, decision: Decision, settings: _config.Settings) -> R:
         """The first whole call of a plan that was tried on a shortened program, compiled before, timed."""
@@ -186,16 +200,6 @@ class Autoloop(Generic[P, R]):
         if not runs_in_trace(replace(plan, options=())):
             return True  # the hot path's jit is also what a transformation sees, and it may differentiate
         return bool(self._planned.plans) and candidate.planned.options != self._planned.options
-
-    def _call_forced(self, text: str, args: Args, kwargs: Kwargs) -> R:
-        """A plan forced for the whole process; a function that it does not fit runs as written."""
-        plan = check_plan(text)
-        try:
-            return self._pin(plan)(*args, **kwargs)
-        except PlanError as error:
-            message = f"autoloop: the forced plan does not fit {self._function.name}: {error}; runs as written"
-            warnings.warn(message, AutoloopWarning, stacklevel=4)
-            return cast(R, self._function.plain(*args, **kwargs))
 
     def _pin(self, plan: Plan) -> Pinned[P, R]:
         if plan not in self._pins:
@@ -273,6 +277,13 @@ class Autoloop(Generic[P, R]):
         """If the hot path holds as-written for want of a record, lets it look again."""
         if call.key in self._planned.plans:
             self._reset()
+
+
+def _forced_plan(text: str) -> Plan:
+    try:
+        return check_plan(text)
+    except ValueError as error:
+        raise PlanError(f"AUTOLOOP_PLAN (or settings(plan=...)) is {text!r}: {error}") from None
 
 
 # A record prints as its report; the record itself, plain data, does not know how.

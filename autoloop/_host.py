@@ -91,6 +91,7 @@ class Piece:
         )
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
+        specs = [spec_of(s) for s in specs]
         compiled = cost.compile(cost.lower(self.run, *specs))
         outs = self.run.eval_shape(*specs)  # type: ignore[attr-defined]  # a jitted function has it
         if all(getattr(s, "sharding", None) is None for s in specs):

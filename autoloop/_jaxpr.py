@@ -193,6 +193,12 @@ def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
 
 
+def under_trace() -> bool:
+    """Whether the caller runs inside a transformation, whatever it was given."""
+    core = importlib.import_module("jax._src.core")
+    return not core.trace_state_clean()
+
+
 def is_tracer(value: Any) -> bool:
     """Whether a leaf belongs to a transformation in progress."""
     return isinstance(value, jax.core.Tracer)

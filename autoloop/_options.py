@@ -11,6 +11,7 @@ from typing import Any
 from autoloop._agree import Tolerance
 from autoloop._choose import Rules
 from autoloop._config import check_seconds
+from autoloop._plan import Plan
 from autoloop._program import ALL_FORMS
 
 #: The decorator's options that go to `jax.jit`.
@@ -42,9 +43,23 @@ class Options:
         return Tolerance(self.rtol, self.atol, self.bitwise)
 
     @property
+    def context(self) -> str:
+        """What of the options says which plan may win: a record of other ones is not for us."""
+        names = ("expected_calls", "margin", "rtol", "atol", "bitwise", "forms")
+        changed = {n: getattr(self, n) for n in names if getattr(self, n) != getattr(_DEFAULTS, n)}
+        return ", ".join(["call", *(f"{name}={value}" for name, value in changed.items())])
+
+    def allows(self, plan: Plan) -> bool:
+        """Whether the options allow a plan's forms (whether they reassociate is asked elsewhere)."""
+        return all(choice.form in self.allowed_forms for choice in plan.choices)
+
+    @property
     def allowed_forms(self) -> tuple[str, ...]:
         """Names of the forms that may be tried."""
         return tuple(ALL_FORMS) if self.forms is None else self.forms
+
+
+_DEFAULTS = Options()
 
 
 def check(options: Mapping[str, Any]) -> Options:
@@ -68,7 +83,7 @@ def check(options: Mapping[str, Any]) -> Options:
     _number("margin", found["margin"], 0, 1, "at least 0 and below 1")
     if not isinstance(found["bitwise"], bool):
         raise TypeError(f"bitwise must be True or False; got {found['bitwise']!r}")
-    if found["progress"] not in (None, True, False):
+    if not (found["progress"] is None or isinstance(found["progress"], bool)):
         allowed = "True, False, or None to show it on long tunings"
         raise TypeError(f"progress must be {allowed}; got {found['progress']!r}")
     found["forms"] = _forms(found["forms"])
@@ -95,10 +110,12 @@ def _forms(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     allowed = f"names of forms ({', '.join(ALL_FORMS)})"
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise TypeError(f"forms must be a list of {allowed}, or None for all; got {value!r}")
     names = tuple(value)
+    if not names:
+        raise ValueError(f"forms must hold some {allowed}; got {value!r}")
     for name in names:
-        if name not in ALL_FORMS:
-            raise ValueError(f"forms may hold {allowed}; got {name!r}")
+        if not isinstance(name, str) or name not in ALL_FORMS:
+            raise ValueError(f"forms must hold {allowed}; got {name!r}")
     return names

@@ -167,6 +167,7 @@ class HostProgram:
     def __init__(self, function: Function, traced: _jaxpr.Traced, run: _host.Runnable) -> None:
         self._function, self._traced, self._run = function, traced, run
         self._aliased = _jaxpr.aliased_outputs(traced.jaxpr)
+        self._out_avals = _jaxpr.out_avals(traced.jaxpr)
         self._donates = any(traced.donated)
 
     def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
@@ -187,6 +188,7 @@ class HostProgram:
         for position in self._aliased:
             # jit never returns an argument's own buffer, nor one buffer twice.
             outs[position] = jnp.copy(outs[position])
+        outs = _jaxpr.conform_all(outs, self._out_avals)
         if self._donates:
             self._give_up(leaves)
         return jax.tree.unflatten(self._traced.out_tree, outs)

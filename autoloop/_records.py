@@ -125,6 +125,7 @@ class Record:
         trials: one per plan, as written first.
         verdict: one sentence: why the winner won.
         complete: False when the budget or an interrupt ended the search early.
+        interrupted: whether it was an interrupt, so that seconds of its budget are left.
         spent_s: seconds of tuning.
         budget_s: seconds it was allowed.
         expected_calls: over how many calls compile time was spread, None for run time only.
@@ -140,6 +141,7 @@ class Record:
     trials: tuple[Trial, ...]
     verdict: str = ""
     complete: bool = True
+    interrupted: bool = False
     spent_s: float = 0.0
     budget_s: float = 0.0
     expected_calls: int | None = None

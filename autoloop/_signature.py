@@ -51,17 +51,13 @@ class Statics:
     """
 
     def __init__(self, fun: Callable[..., Any], argnums: Any, argnames: Any) -> None:
-        nums = _as_tuple(argnums, int)
-        names = _as_tuple(argnames, str)
-        try:
-            parameters = list(inspect.signature(fun).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        if nums and not names and parameters:
-            names = tuple(positional[n] for n in nums if -len(positional) <= n < len(positional))
-        elif names and not nums:
-            nums = tuple(positional.index(n) for n in names if n in positional)
+        nums, names = _as_tuple(argnums, int), _as_tuple(argnames, str)
+        # As jax does: one kind is inferred from the other only if that was not given at all.
+        named = _positional_or_keyword(fun)
+        if argnames is None:
+            names = tuple(name for index, name in named if index in nums)
+        elif argnums is None:
+            nums = tuple(index for index, name in named if name in names)
         self._nums, self._names = nums, frozenset(names)
 
     def split(
@@ -89,6 +85,15 @@ class Statics:
         return tuple(args), kwargs
 
 
+def _positional_or_keyword(fun: Callable[..., Any]) -> list[tuple[int, str]]:
+    """(position, name) of the parameters that can be given either way."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [(i, p.name) for i, p in enumerate(parameters) if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
 def _as_tuple(value: Any, kind: type) -> tuple[Any, ...]:
     if value is None:
         return ()
@@ -106,6 +111,7 @@ class CallKey:
     tree: Any
     avals: tuple[Aval, ...]
     static: tuple[Any, ...]
+    kinds: tuple[type, ...]  # of the static values: to jit, 1 and True and 1.0 differ
     config: tuple[Hashable, ...]
 
 
@@ -115,7 +121,8 @@ def call_key(tree: Any, leaves: Sequence[Any], static: tuple[Any, ...]) -> CallK
     Raises:
         TypeError: a static value is not hashable (jit's own error comes first, when it traces).
     """
-    key = CallKey(tree, tuple(map(_aval, leaves)), static, config_values())
+    kinds = tuple(type(value) for _, value in static)
+    key = CallKey(tree, tuple(map(_aval, leaves)), static, kinds, config_values())
     hash(key)
     return key
 
@@ -271,5 +278,15 @@ def _sha(text: str) -> str:
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """What differs between two signatures, one text a part: `versions: jax 0.10.1 -> jax 0.10.2`."""
-    names = [n for n in new if old.get(n) != new.get(n)]
-    return [f"{n}: {old.get(n, 'nothing')[:80]} -> {new[n][:80]}" for n in names]
+    names = [n for n in dict.fromkeys([*new, *old]) if old.get(n) != new.get(n)]
+    return [f"{n}: {' -> '.join(_around_difference(old.get(n), new.get(n)))}" for n in names]
+
+
+def _around_difference(old: str | None, new: str | None) -> tuple[str, str]:
+    """Two texts, cut where they are long and the same."""
+    if old is None or new is None:
+        return (old or "nothing")[:80], (new or "nothing")[:80]
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(0, same - 20) if max(len(old), len(new)) > 80 else 0
+    lead = "..." if start else ""
+    return lead + old[start : start + 80], lead + new[start : start + 80]

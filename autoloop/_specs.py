@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from autoloop import _jaxpr
+
 
 def has_specs(leaves: list[Any]) -> bool:
     """Whether some leaf is a `jax.ShapeDtypeStruct`, for which a value must be made."""
@@ -18,13 +20,14 @@ def make(leaf: Any, seed: int) -> Any:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     value = _value(leaf.shape, leaf.dtype, jax.random.key(seed))
-    return value if leaf.sharding is None else jax.device_put(value, leaf.sharding)
+    placed = value if leaf.sharding is None else jax.device_put(value, leaf.sharding)
+    return _jaxpr.conform(placed, leaf)
 
 
 def _value(shape: tuple[int, ...], dtype: Any, key: jax.Array) -> Any:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         impl = str(dtype).removeprefix("key<").removesuffix(">")
-        full = {"fry": "threefry2x32"}.get(impl, impl)
+        full = {"fry": "threefry2x32", "urbg": "unsafe_rbg"}.get(impl, impl)
         seeds = jnp.arange(max(1, _size(shape)), dtype=jnp.uint32)
         keys = jax.vmap(lambda s: jax.random.key(s, impl=full))(seeds)
         return keys[: _size(shape)].reshape(shape)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import sqlite3
 import stat
 import threading
 import time
@@ -34,6 +35,10 @@ _LOCK_POLL_S = 0.1
 _MAX_WISDOM_BYTES = 100_000_000
 
 
+class _RefusedError(ValueError):
+    """A row that is no text of ours."""
+
+
 class _TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     """Stores text and nothing else; a row that would be unpickled is an error, which is a miss."""
 
@@ -44,7 +49,7 @@ class _TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
     def get(self, key: Any, raw: Any) -> Any:
         if not raw:
-            raise ValueError("a pickled key was refused")
+            raise _RefusedError("a pickled key was refused")
         return super().get(key, raw)
 
     def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
@@ -54,7 +59,7 @@ class _TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
 
     def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> Any:
         if mode == MODE_PICKLE:
-            raise ValueError("a pickled row was refused")
+            raise _RefusedError("a pickled row was refused")
         return super().fetch(mode, filename, value, read)
 
 
@@ -76,7 +81,7 @@ class Store:
 
     def get(self, key: str) -> Record | None:
         """The record under `key`, or None; a damaged entry is a miss."""
-        record = self._attempt(lambda cache: _record(cache.get(key), key))
+        record = self._attempt(lambda cache: _record(_text(cache, key), key))
         return record if record is not None else self._from_wisdom().get(key)
 
     def put(self, key: str, record: Record) -> None:
@@ -94,7 +99,7 @@ class Store:
 
     def clear(self) -> int:
         """Drops all records of the folder; returns how many there were."""
-        return self._attempt(lambda cache: sum(map(cache.delete, list(_record_keys(cache))))) or 0
+        return self._attempt(lambda cache: sum(map(cache.delete, _record_keys(cache)))) or 0
 
     @contextlib.contextmanager
     def lock(self, name: str, expire_s: float, wait_s: float) -> Iterator[bool]:
@@ -139,8 +144,8 @@ class Store:
             _make_private(self.folder)
             try:
                 self._cache = _open_cache(self.folder)
-            except diskcache.core.sqlite3.DatabaseError as error:
-                if isinstance(error, diskcache.core.sqlite3.OperationalError):
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
                     raise  # locked, read-only or full: the file itself is sound
                 _move_aside(self.folder, error)
                 self._cache = _open_cache(self.folder)
@@ -175,14 +180,25 @@ def _record(text: Any, key: str) -> Record | None:
         return None
 
 
-def _record_keys(cache: Any) -> Iterator[str]:
-    return (key for key in cache.iterkeys() if not key.startswith("lock:"))
+def _text(cache: Any, key: str) -> Any:
+    """What is stored under a key; None for a row that is damaged or no text."""
+    try:
+        return cache.get(key)
+    except (_RefusedError, UnicodeDecodeError) as error:
+        _log.warning("entry %s of the store was refused: %s", key[:12], error)
+        return None
+
+
+def _record_keys(cache: Any) -> list[str]:
+    """Keys of the records; rows whose key is no text are passed over."""
+    rows = cache._sql("SELECT key FROM Cache WHERE raw = 1 ORDER BY rowid").fetchall()
+    return [key for (key,) in rows if isinstance(key, str) and not key.startswith("lock:")]
 
 
 def _all_records(cache: Any) -> list[tuple[str, Record]]:
     found = []
     for key in _record_keys(cache):
-        record = _record(cache.get(key), key)
+        record = _record(_text(cache, key), key)
         if record is not None:
             found.append((key, record))
     return sorted(found, key=lambda pair: pair[1].created)
@@ -201,8 +217,21 @@ def _make_private(folder: Path) -> None:
 
 
 def _open_cache(folder: Path) -> Any:
+    _wait_for_lock(folder / "cache.db")
     # No eviction: a tuned record must never vanish because a cache grew.
     return diskcache.Cache(str(folder), timeout=_TIMEOUT_S, disk=_TextDisk, eviction_policy="none")
+
+
+def _wait_for_lock(database: Path) -> None:
+    """Raises if somebody else keeps the database locked: diskcache's constructor would wait a minute."""
+    if not database.exists():
+        return
+    connection = sqlite3.connect(database, timeout=_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
 
 
 def _move_aside(folder: Path, error: Exception) -> None:

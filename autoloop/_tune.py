@@ -123,7 +123,7 @@ def tune(request: Request) -> Tuned:
     try:
         outcome = _search.search(what, measure, budget, request.options.rules, known, request.hint)
     except _search.SearchInterrupted as stop:
-        raise Interrupted(recorded(stop.outcome)) from None
+        raise Interrupted(recorded(stop.outcome).replace(interrupted=True)) from None
     finally:
         progress.close()
     if fit is not None:

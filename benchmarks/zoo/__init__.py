@@ -1,10 +1,10 @@
 """Nested-loop programs of the kinds people write, one module each, in the order of their report.
 
 A module has `program(*args)`, the function as a user writes it; `arguments(size)`, its deterministic
-arguments for the sizes in `SIZES`; and `by_hand(*args)`, the best form of the same arithmetic that a
-person writes by hand for a CPU: loops split, merged, batched or unrolled, but the same method, in the
-same precision. Sizes are set so that a call as written takes at most 20 ms (`small`) or 0.3 s (`large`)
-on two cores.
+arguments for the sizes in `SIZES`; and `by_hand(*args)`, the form of it that was fastest of those that a
+person writes by hand, measured at the large size on two cores: loops split, merged, batched or unrolled,
+arrays laid out anew, but the same method in the same precision. A call as written takes at most 20 ms
+(`small`) or 0.3 s (`large`) there.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def by_hand(rewards: jax.Array, values: jax.Array, dones: jax.Array, last: jax.A
 
         return lax.scan(step, jnp.zeros(last.shape[-1]), data, reverse=True)[1]
 
-    advantages = jax.vmap(learner)((deltas, decays))
+    advantages = lax.map(learner, (deltas, decays))
     return advantages, advantages + values
 
 

@@ -49,7 +49,7 @@ def by_hand(params: jax.Array, returns: jax.Array) -> Any:
     def loss(params: jax.Array) -> jax.Array:
         omega, alpha, beta = natural(params)
         shocks = omega + alpha * squares
-        _, variances = lax.scan(lambda v, s: (s + beta * v, v), jnp.float32(1.0), shocks)
+        _, variances = lax.scan(lambda v, s: (s + beta * v, v), jnp.float32(1.0), shocks, unroll=8)
         return 0.5 * jnp.mean(jnp.log(variances) + squares / variances)
 
     return descend(loss, params)

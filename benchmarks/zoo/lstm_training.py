@@ -41,27 +41,22 @@ def program(params: Any, xs: jax.Array, targets: jax.Array) -> Any:
 
 
 def by_hand(params: Any, xs: jax.Array, targets: jax.Array) -> Any:
-    """Input products before the loop; weights' gradients from stacked gate gradients, after it."""
+    """Input products before the loop; weights' gradients after it, from the stacked gates' gradients."""
 
-    def loss(slack: jax.Array, out: jax.Array, params: Any, inputs: jax.Array, target: jax.Array) -> Any:
-        def step(state: Any, inputs: Any) -> Any:
-            from_x, slack = inputs
-            return cell(state, from_x + state[0] @ params["wh"] + slack), state[0]
+    def loss(from_x: jax.Array, out: jax.Array, wh: jax.Array, target: jax.Array) -> Any:
+        def step(state: Any, from_x: jax.Array) -> Any:
+            return cell(state, from_x + state[0] @ wh), state[0]
 
-        (h, _), before = lax.scan(step, start(inputs.shape[1], params["wh"].shape[0]), (inputs, slack))
+        (h, _), before = lax.scan(step, start(from_x.shape[1], wh.shape[0]), from_x)
         return jnp.mean((h @ out - target) ** 2), before
 
     def update(params: Any, batch: Any) -> Any:
         x, target = batch
-        inputs = x @ params["wx"] + params["b"]
+        from_x = x @ params["wx"] + params["b"]
         with_grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-        (value, before), (gates, out) = with_grad(jnp.zeros_like(inputs), params["out"], params, inputs, target)
-        grads = {
-            "wx": jnp.einsum("tbi,tbg->ig", x, gates),
-            "wh": jnp.einsum("tbh,tbg->hg", before, gates),
-            "b": gates.sum((0, 1)),
-            "out": out,
-        }
+        (value, before), (gates, out) = with_grad(from_x, params["out"], params["wh"], target)
+        x, before, gates = (a.reshape(-1, a.shape[-1]) for a in (x, before, gates))
+        grads = {"wx": x.T @ gates, "wh": before.T @ gates, "b": gates.sum(0), "out": out}
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
     return lax.scan(update, params, (xs, targets))

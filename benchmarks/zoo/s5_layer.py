@@ -29,6 +29,8 @@ def program(layers: Any, inputs: jax.Array) -> jax.Array:
 
 
 def by_hand(layers: Any, inputs: jax.Array) -> jax.Array:
+    """Products outside the recurrence and, as inputs and outputs are real, of real matrices."""
+
     def layer(us: jax.Array, params: Any) -> Any:
         decay, b, c, d = params
 
@@ -36,8 +38,10 @@ def by_hand(layers: Any, inputs: jax.Array) -> jax.Array:
             x = decay * x + driven
             return x, x
 
-        _, xs = lax.scan(step, jnp.zeros_like(decay), us @ b.T)
-        return us + jax.nn.gelu((xs @ c.T).real + d * us), None
+        driven = lax.complex(us @ b.real.T, us @ b.imag.T)
+        _, xs = lax.scan(step, jnp.zeros_like(decay), driven)
+        ys = xs.real @ c.real.T - xs.imag @ c.imag.T
+        return us + jax.nn.gelu(ys + d * us), None
 
     return lax.scan(layer, inputs, layers)[0]
 

@@ -25,6 +25,7 @@ from autoloop._loops import Loop
 from autoloop._plan import Parameter
 
 _BLOCK = 64  # iterations: long enough for products to be large, short enough for stacks to stay in cache
+_WORTH_A_TRIAL = 0.02  # of the body's equations: around an inner loop, a few of the outer's own are nothing
 
 
 @final
@@ -47,10 +48,8 @@ class Distribute(Form):
         heavy, everything = (_schedule(loop.scan, loop.scan.body, p) for p in ("heavy", "all"))
         if everything.is_plain_batch:  # then vmap of the whole loop is the same program
             return ()
-        found: list[Parameter] = []
-        if why_nothing_moves(heavy) is None:
-            found.append("heavy")
-        if why_nothing_moves(everything) is None:
+        found: list[Parameter] = ["heavy"] if why_nothing_moves(heavy) is None else []
+        if why_nothing_moves(everything) is None and everything.share >= _WORTH_A_TRIAL:
             found += ["all"] if not found or heavy.shape != everything.shape else []
             found += [_BLOCK] if loop.length > _BLOCK else []
         return tuple((p,) for p in found)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.extend import core as jec
 
 from autoloop import _jaxpr
+from autoloop._loops import work
 
 # Calls that say no more than their equations do. Custom derivatives stay whole.
 _CALLS = frozenset({"jit", "pjit", "closed_call", "eval_jaxpr", "remat2", "checkpoint"})
@@ -16,23 +18,33 @@ _CALLS = frozenset({"jit", "pjit", "closed_call", "eval_jaxpr", "remat2", "check
 
 @dataclass(frozen=True)
 class Body:
-    """A closed jaxpr whose calls are replaced by their equations, without what nothing needs."""
+    """A closed jaxpr whose calls are replaced by their equations, without what nothing needs.
+
+    `remat`: how derivatives are to recompute it, if a call asked for that: arguments of `jax.checkpoint`.
+    """
 
     source: _jaxpr.Jaxpr
     constvars: tuple[Any, ...]
     invars: tuple[Any, ...]
     outvars: tuple[Any, ...]
     eqns: tuple[Any, ...]
+    remat: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, source: _jaxpr.Jaxpr) -> Body:
-        top, eqns = source.jaxpr, list[Any]()
-        outvars = _inline(top, {}, eqns)
-        return cls(source, tuple(top.constvars), tuple(top.invars), tuple(outvars), _live(eqns, outvars))
+        top, inliner = source.jaxpr, _Inliner()
+        outs = inliner.run(top, {})
+        eqns = _live(inliner.eqns, outs)
+        return cls(source, tuple(top.constvars), tuple(top.invars), tuple(outs), eqns, inliner.remat)
 
     def as_fun(self, eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> _jaxpr.Flat:
         """Some of the equations as a function."""
-        return _jaxpr.as_fun(_jaxpr.assemble(eqns, inputs, outputs, self.source))
+        fun = _jaxpr.as_fun(_jaxpr.assemble(eqns, inputs, outputs, self.source))
+        return fun if self.remat is None else jax.checkpoint(fun, **self.remat)
+
+    def work(self, eqn: Any) -> float:
+        """Equations that one run of the equation evaluates."""
+        return work(_jaxpr.assemble([eqn], (), (), self.source))
 
     def within(self, eqn: Any) -> Iterator[Any]:
         """The equation and all equations inside it."""
@@ -55,25 +67,31 @@ def apply(eqn: Any, operands: Sequence[Any], **params: Any) -> Any:
         return eqn.primitive.bind(*operands, **{**eqn.params, **params})
 
 
-def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> list[Any]:
-    """Appends a jaxpr's equations, whose inputs go by other names; returns what its outputs are called.
+class _Inliner:
+    """Collects equations under fresh names, because two calls may share one inner jaxpr."""
 
-    Every variable gets a fresh name, because two calls may share one inner jaxpr.
-    """
+    def __init__(self) -> None:
+        self.eqns: list[Any] = []
+        self.remat: Mapping[str, Any] | None = None
 
-    def read(atom: Any) -> Any:
-        return atom if isinstance(atom, jec.Literal) else names.get(atom, atom)
+    def run(self, jaxpr: Any, names: dict[Any, Any]) -> list[Any]:
+        """Adds a jaxpr whose inputs go by other names; returns what its outputs are called."""
 
-    for eqn in jaxpr.eqns:
-        invars = [read(v) for v in eqn.invars]
-        if _is_plain_call(eqn):
-            inner = _jaxpr.bodies(eqn)[0].jaxpr
-            outs = _inline(inner, dict(zip(inner.invars, invars, strict=True)), eqns)
-        else:
-            outs = [jec.Var(v.aval) for v in eqn.outvars]
-            eqns.append(eqn.replace(invars=invars, outvars=outs))
-        names.update(zip(eqn.outvars, outs, strict=True))
-    return [read(v) for v in jaxpr.outvars]
+        def read(atom: Any) -> Any:
+            return atom if isinstance(atom, jec.Literal) else names.get(atom, atom)
+
+        for eqn in jaxpr.eqns:
+            invars = [read(v) for v in eqn.invars]
+            if _is_plain_call(eqn):
+                if "policy" in eqn.params and self.remat is None:
+                    self.remat = {name: eqn.params[name] for name in ("policy", "prevent_cse")}
+                inner = _jaxpr.bodies(eqn)[0].jaxpr
+                outs = self.run(inner, dict(zip(inner.invars, invars, strict=True)))
+            else:
+                outs = [jec.Var(v.aval) for v in eqn.outvars]
+                self.eqns.append(eqn.replace(invars=invars, outvars=outs))
+            names.update(zip(eqn.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
 
 
 def _is_plain_call(eqn: Any) -> bool:

@@ -51,7 +51,7 @@ class Distributed:
                 self._run_serial(group)
             else:
                 self._run_at_once(group)
-        carry = [self._finals[k] for k in range(len(self._init))]
+        carry = [_jaxpr.conform(self._finals[k], v.aval) for k, v in enumerate(self._facts.carry)]
         return [*carry, *(self._stacked(y) for y in self._facts.y)]
 
     # ------------------------------------------------------------ values
@@ -186,6 +186,7 @@ def run_in_blocks(schedule: Schedule, block: int, values: Sequence[Any]) -> list
     """
     scan = schedule.facts.scan
     consts, init, xs = scan.split_inputs(values)
+    init = _jaxpr.conform_all(init, [v.aval for v in schedule.facts.carry])
     rounds, rest = divmod(scan.length, block)
     at = rest if scan.reverse else scan.length - rest
     low, high = [x[:at] for x in xs], [x[at:] for x in xs]

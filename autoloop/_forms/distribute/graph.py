@@ -82,7 +82,9 @@ class Facts:
         if right is var and not down:
             left, right = right, left
         same_shape = eqn.outvars[0].aval.shape == var.aval.shape
-        return Step(right, down) if left is var and same_shape and self.is_fixed(right) else None
+        # What equations compute is not at hand where the counter is needed.
+        given = is_literal(right) or (right in self.fixed and right not in self.maker)
+        return Step(right, down) if left is var and same_shape and given else None
 
 
 def _bits(mask: int) -> Iterator[int]:

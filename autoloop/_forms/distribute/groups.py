@@ -212,6 +212,13 @@ class Schedule:
         return weight is not Weight.LAYOUT and not self._travels[c.index]
 
     @property
+    def share(self) -> float:
+        """The part of the body's equations that leaves the scan; inner loops count once per iteration."""
+        at_once = {k for c in self.moved for k in c.eqns}
+        works = [self.body.work(eqn) for eqn in self.body.eqns]
+        return sum(works[k] for k in at_once) / max(sum(works), 1.0)
+
+    @property
     def parallel(self) -> bool:
         """Whether no recurrence is left."""
         return not any(group.serial for group in self.groups)

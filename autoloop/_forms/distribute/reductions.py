@@ -22,6 +22,7 @@ from autoloop._forms.distribute.weights import is_matrix_product
 
 _SUMS = frozenset({"add", "sub", "add_any"})
 _FAMILY = {**dict.fromkeys(_SUMS, "add"), **{name: name for name in ("mul", "max", "min", "and", "or")}}
+_DEPTH = 100  # equations from a sum down to a product; a body may be a long unrolled loop
 _LINEAR = frozenset({"neg", "transpose", "reshape", "squeeze", "expand_dims", "copy", "mul", "div"})
 
 
@@ -115,9 +116,9 @@ def _may_reorder(dtype: Any) -> bool:
 # ---------------------------------------------------------------- sums moved into products
 
 
-def _absorb(facts: Facts, var: Any) -> set[int]:
+def _absorb(facts: Facts, var: Any, depth: int = _DEPTH) -> set[int]:
     """Equations below a summed variable through which the sum can move, down to matrix products."""
-    k = facts.maker.get(var)
+    k = facts.maker.get(var) if depth else None
     if k is None or facts.uses[var] != 1 or facts.cycle_of_eqn[k] is not None or facts.is_fixed(var):
         return set()
     eqn = facts.body.eqns[k]
@@ -129,12 +130,12 @@ def _absorb(facts: Facts, var: Any) -> set[int]:
     if any(not _may_reorder(v.aval.dtype) for v in moving):
         return set()
     if is_matrix_product(eqn):
-        return {k, *_absorb(facts, moving[0])}
+        return {k, *_absorb(facts, moving[0], depth - 1)}
     if eqn.primitive.name in _SUMS and len(moving) == 2:
-        below = [_absorb(facts, v) for v in moving]
+        below = [_absorb(facts, v, depth - 1) for v in moving]
         return {k}.union(*below) if any(below) else set()
     if _is_linear(eqn, moving):
-        absorbed = _absorb(facts, moving[0])
+        absorbed = _absorb(facts, moving[0], depth - 1)
         return {k, *absorbed} if absorbed else set()
     return set()
 

@@ -1,0 +1,82 @@
+"""What is decided for one signature, and what a record says must be run."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from autoloop import _choose, _tune
+from autoloop._plan import Plan
+from autoloop._program import HostProgram, OneProgram, Program, runs_in_trace
+from autoloop._records import Record
+
+_log = logging.getLogger("autoloop")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The plan for one signature.
+
+    Attributes:
+        plan: the plan in force.
+        trace_plan: the plan in a trace, where only one program will do.
+        record: the record behind it; None where the call runs as written for want of one.
+        candidate: what runs `plan`; None for as written without a record.
+        whole_s: seconds expected of a call as written, where a plan was tried only on a shortened
+            program and is still to be confirmed by a real call.
+        settled: whether later calls of the signature may take it without asking.
+    """
+
+    plan: Plan
+    trace_plan: Plan
+    record: Record | None
+    candidate: OneProgram | HostProgram | None
+    whole_s: float | None = None
+    settled: bool = True
+
+
+AS_WRITTEN = Decision(Plan(), Plan(), None, None)
+#: For this call only: the next one is to ask again.
+FOR_NOW = replace(AS_WRITTEN, settled=False)
+
+
+def why_untuned(program: Program) -> str:
+    """Why a program is not tuned at all, or ""."""
+    if not program.loops:
+        return "there is no loop in the program"
+    if program.effects:
+        return f"the program has side effects ({', '.join(program.effects)}), which trials would repeat"
+    return ""
+
+
+def untuned(program: Program, key: dict[str, str], reason: str) -> Decision:
+    """The decision for a program that is not tuned, with the reason in its record."""
+    _log.info("%s: %s; runs as written", program.function.name, reason)
+    record = _tune.untuned(program, key, reason)
+    return replace(AS_WRITTEN, record=record, candidate=program.candidate(Plan()))
+
+
+def of_record(program: Program, record: Record, winner: OneProgram | None) -> Decision:
+    """What a record says must be run; `winner` is its plan compiled, if a trial just did that."""
+    plan = Plan.parse(record.winner)
+    return Decision(plan, _trace_plan(program, record), record, winner or program.candidate(plan))
+
+
+def _trace_plan(program: Program, record: Record) -> Plan:
+    """The best plan that is one program, of those that the record holds."""
+    plans = {trial.plan: parsed(trial.plan) for trial in record.trials}  # None: of a newer autoloop
+    if (winner := plans[record.winner]) is not None and runs_in_trace(winner):
+        return winner
+    legal = [t for t in record.trials if (p := plans[t.plan]) and not program.why_not(p) and runs_in_trace(p)]
+    if not legal or legal[0].plan != str(Plan()):
+        return Plan()
+    best, _ = _choose.choose(legal, _choose.Rules(expected_calls=record.expected_calls))
+    return plans[best.plan] or Plan()
+
+
+def parsed(text: str) -> Plan | None:
+    """The plan of a text, None if it is none that we know."""
+    try:
+        return Plan.parse(text)
+    except ValueError:
+        return None
