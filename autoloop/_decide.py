@@ -11,7 +11,7 @@ from dataclasses import replace
 from autoloop import _config, _signature, _specs, _trial, _tune
 from autoloop._call import Call
 from autoloop._config import Settings
-from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned
+from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, OneProgram, Program, runs_in_trace
