@@ -92,7 +92,7 @@ class _Search:
         return plan if winner.plan == str(plan) else None
 
     def visit(self, best: Plan) -> Plan:
-        """One pass over the loops, the one with most work first."""
+        """One pass over the loops, the one with most work of its own first."""
         for axis in sorted(self.space.axes, key=lambda a: (-a.work, a.path)):
             best = self.climb(axis, best)
         return best
@@ -180,7 +180,7 @@ class _Search:
             return ""
         self.out_of_budget = True
         if left_s <= 0:
-            return f"the budget of {self.budget.seconds:g} s was spent"
+            return f"the budget of {self.budget.seconds:.3g} s was spent"
         return (
             f"building would take about {build_s:.1f} s (predicted from {source}), "
             f"{left_s:.1f} s of the budget are left"

@@ -10,7 +10,7 @@ from autoloop._plan import Choice, Plan
 
 @dataclass(frozen=True)
 class Axis:
-    """One loop to choose for: its work, and ladders of choices whose rungs cost ever more."""
+    """One loop to choose for: its own work, without inner loops, and ladders of choices whose rungs cost ever more."""
 
     path: tuple[int, ...]
     work: float

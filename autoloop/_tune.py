@@ -80,10 +80,15 @@ def space(program: Program, options: Options, platform: str) -> _space.Space:
     """What may be tried for a program: each loop's ladders in the allowed forms, and XLA options."""
     total = max((loop.work for loop in program.loops), default=1.0)
     worth = [loop for loop in program.loops if loop.work >= _LEAST_SHARE * total]
-    axes = tuple(_space.Axis(loop.path, loop.work, _ladders(loop, options)) for loop in worth)
+    axes = tuple(_space.Axis(loop.path, _own_work(loop, program.loops), _ladders(loop, options)) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
     return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches)
+
+
+def _own_work(loop: Loop, loops: Sequence[Loop]) -> float:
+    """A loop's work without that of the loops inside it, which are searched for themselves."""
+    return loop.work - sum(inner.work for inner in loops if inner.path[:-1] == loop.path)
 
 
 def _ladders(loop: Loop, options: Options) -> tuple[tuple[Choice, ...], ...]:

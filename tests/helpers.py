@@ -134,6 +134,7 @@ def run_plan(fun: Callable[..., Any], plan: Plan | str, *args: Any) -> Any:
     applied = _apply.Applied(plan, FORMS_BY_NAME)
     if _legal.on_host(plan, FORMS_BY_NAME):
         outs = applied.build_block(block)(*map(jnp.asarray, leaves))
+        outs = _jaxpr.conform_all(outs, _jaxpr.out_avals(jaxpr))
     else:
         outs = applied.run_block(block, *leaves)
     return jax.tree.unflatten(out_trees[0], outs)

@@ -9,6 +9,7 @@ import pytest
 from helpers import FORMS_BY_NAME, PROGRAMS, assert_same, legal_plans, outline, ramp, split_by_host
 from jax import lax
 
+import autoloop
 from autoloop import _host, _jaxpr, _outline, _parts
 from autoloop._apply import Applied
 from autoloop._plan import Plan
@@ -112,6 +113,65 @@ def test_numpy_arguments(plan):
     assert_same(jax.tree.leaves(jax.jit(decayed)(*DECAYED)), outs)
     assert all(isinstance(out, jax.Array) for out in outs)
     assert_same([np.asarray(x) for x in DECAYED], given)
+
+
+def through_a_call(around):
+    """Loop 0 inside a call that also passes an argument through, and returns a value twice."""
+
+    def run(c, xs):
+        def inner(c, xs):
+            return lax.scan(lambda c, x: (c + x, None), c, xs)[0], c, xs
+
+        d, same, ys = around(inner)(c, xs)
+        return d, d, same, ys
+
+    return run
+
+
+SHARING = {
+    "through jit": through_a_call(jax.jit),
+    "through remat": through_a_call(jax.checkpoint),
+    "through nothing": through_a_call(lambda fun: fun),
+    "carry becomes an argument": lambda z, xs: lax.scan(lambda c, _: (z, None), z * 2, xs)[0],
+    "carry returned": lambda z, xs: lax.scan(lambda c, x: (c, (c, x)), z, xs),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", SHARING)
+def test_no_two_results_and_no_argument_share_a_buffer(name, plan):
+    """As with `jax.jit`: who gives up one array later must not lose another."""
+    z, xs = ramp(3), ramp(4, 3)
+    outs = jax.tree.leaves(autoloop.autoloop(SHARING[name]).using(plan)(z, xs))
+    assert_same(jax.tree.leaves(jax.jit(SHARING[name])(z, xs)), outs)
+    buffers = [array.unsafe_buffer_pointer() for array in (z, xs, *outs)]
+    assert len(set(buffers)) == len(buffers)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", SHARING)
+def test_results_survive_donated_arguments(name, plan):
+    expected = jax.tree.leaves(jax.jit(SHARING[name])(ramp(3), ramp(4, 3)))
+    run = autoloop.autoloop(SHARING[name], donate_argnums=(0, 1)).using(plan)
+    outs = jax.tree.leaves(run(ramp(3), ramp(4, 3)))
+    assert not any(out.is_deleted() for out in outs)
+    assert_same(expected, outs)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_a_body_donates_to_its_own_calls_is_not_given_up(plan):
+    """Under `jax.jit` an inner donation does nothing, and so it must outside."""
+    doubled = jax.jit(lambda a: a * 2, donate_argnums=0)
+    nested_call = jax.checkpoint(lambda a: doubled(a) + a)
+
+    def fun(z, xs):
+        return lax.scan(lambda c, x: (c + doubled(z) + doubled(c) + nested_call(z), doubled(x)), z, xs)
+
+    z, xs = ramp(3), ramp(4, 3)
+    expected = jax.tree.leaves(jax.jit(fun)(z, xs))
+    run = built(fun, plan, z, xs)
+    assert_same(expected, run(z, xs))
+    assert_same(expected, run(z, xs))
 
 
 def test_a_start_makes_new_buffers():
