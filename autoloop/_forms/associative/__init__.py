@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from autoloop import _jaxpr
+from autoloop._carries import why_not_at_once
 from autoloop._form import Form, Site
 from autoloop._forms.associative._at_once import AllAtOnce
-from autoloop._forms.associative._carry import why_not_at_once
 from autoloop._forms.associative._schedule import Schedule
 from autoloop._loops import Loop
 from autoloop._plan import Parameter

@@ -11,7 +11,7 @@ from jax import lax
 from jax.extend import core as jec
 
 from autoloop import _jaxpr, _parts
-from autoloop._forms.associative._carry import Counter
+from autoloop._carries import Counter
 from autoloop._forms.associative._linear import Pair, Ring, Rules, Stack, apply, as_fun
 from autoloop._forms.associative._schedule import Schedule, Solved
 

@@ -1,6 +1,6 @@
 """What a body does with each carry, and whether iterations may run at the same time.
 
-TODO move to _jaxpr and _loops: the same stands in vmap.py.
+What forms that run many iterations at once ask of a loop before they touch it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Flat:
 
 
 def flatten(jaxpr: _jaxpr.Jaxpr, carry: Iterable[Any], calls: frozenset[str]) -> Flat:
+    """The body with the calls of these names that a carry enters looked through."""
     inliner = _Inliner(calls, set(carry))
     outvars = inliner.run(jaxpr.jaxpr, {})
     return Flat(jaxpr, tuple(inliner.eqns), tuple(outvars))
