@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from autoloop import _config, _demo, _report
@@ -50,8 +49,7 @@ def _store() -> Store:
 def _run_demo(given: argparse.Namespace) -> int:
     budget_s = _config.check_seconds("--budget", given.budget)
     print(f"Trying the forms of a nested loop for up to {budget_s:g} s ...", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(prefix="autoloop-demo-") as folder:
-        print(_demo.text(_demo.measure(folder, budget_s)))
+    print(_demo.text(_demo.measure(budget_s)))
     return 0
 
 

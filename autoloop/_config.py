@@ -106,8 +106,17 @@ def current() -> Settings:
     base = from_environment()
     found = dataclasses.replace(base, **(_override.get() or {}))
     if found.log is not None:
-        _log.setLevel(found.log.upper())
+        _show_log(found.log)
     return found
+
+
+def _show_log(level: str) -> None:
+    """Sets the level; a program that set up no logging at all sees the lines on standard error."""
+    _log.setLevel(level.upper())
+    if not _log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("autoloop: %(message)s"))
+        _log.addHandler(handler)
 
 
 @contextlib.contextmanager

@@ -11,17 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from autoloop import _report
+from autoloop import _report, _signature, _tune
 from autoloop._call import Call
-from autoloop._config import Settings
-from autoloop._decide import Decider
 from autoloop._options import Options
-from autoloop._program import Function
+from autoloop._plan import Plan
+from autoloop._program import Function, Program
 from autoloop._records import Record, Trial
 
 #: Batches, sequences in a batch, time steps, width of the network.
 _SIZES = (60, 16, 24, 48)
 _BUDGET_S = 30.0
+#: The forms of the founding question: Python loop over a jitted step, fully eager, jitted Python loop.
+_CLASSICS = ("0=python(1)", "0=eager", "0=inline")
 
 
 def program(weights: jax.Array, batches: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -57,14 +58,16 @@ def arguments(sizes: tuple[int, int, int, int] = _SIZES) -> tuple[jax.Array, jax
     return weights, jax.random.normal(data_key, (batches, sequences, steps, width))
 
 
-def measure(store: str, budget_s: float = _BUDGET_S, sizes: tuple[int, int, int, int] = _SIZES) -> Record:
-    """Tunes the demo program afresh; `store` is a folder that may be thrown away."""
-    function = Function(program)
-    decider = Decider(function, Options(budget_s=budget_s))
+def measure(budget_s: float = _BUDGET_S, sizes: tuple[int, int, int, int] = _SIZES) -> Record:
+    """Tunes the demo program afresh and stores nothing; the classic forms are tried in any case."""
+    function, options = Function(program), Options(budget_s=budget_s)
     call = Call.of(function, arguments(sizes), {})
-    decision = decider.decide(call, Settings(cache_dir=store), retune=True)
-    assert decision.record is not None
-    return decision.record
+    traced = Program.trace(function, call.key, call.args, call.kwargs)
+    assert traced is not None
+    key = _signature.parts(traced.traced, call.key, call.places, options.context)
+    also = tuple(map(Plan.parse, _CLASSICS))
+    request = _tune.Request(traced, call.args, call.kwargs, options, key, call.device, budget_s, also=also)
+    return _tune.tune(request).record
 
 
 def answer(record: Record) -> str:

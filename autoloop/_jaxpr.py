@@ -263,9 +263,11 @@ def _like(old: Jaxpr, new: Jaxpr) -> Jaxpr:
 
 def assemble(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], model: Jaxpr) -> Jaxpr:
     """Some equations as a closed jaxpr without constants; `model` lends the class of its debug info."""
+    seen: set[Any] = set()
     fresh: list[Any] = []
     for var in invars:  # an equation may use a variable twice: its second slot gets a spare
-        fresh.append(jec.Var(var.aval) if var in fresh else var)
+        fresh.append(jec.Var(var.aval) if var in seen else var)
+        seen.add(var)
     effs = frozenset[Any]().union(*(e.effects for e in eqns))
     info_class = type(inner(model).debug_info)
     info = info_class("autoloop", "autoloop", ("",) * len(fresh), ("",) * len(outvars))

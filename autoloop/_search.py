@@ -66,12 +66,15 @@ class _Search:
     trials: dict[Plan, Trial] = field(default_factory=dict)
     dear: dict[Plan, None] = field(default_factory=dict)
     hint: Plan | None = None
+    also: Sequence[Plan] = ()
     spent_s: float = 0.0
     out_of_budget: bool = False
 
     def run(self) -> None:
         """The whole search; what it found so far stands in `trials` whenever it is interrupted."""
         self.keep([Plan()], self.measure([Plan()], 1.0))
+        for plan in self.also:
+            self.attempt(plan, Plan(), patient=False)
         best = self.from_hint()
         if best is None:
             best = self.visit(Plan())
@@ -251,6 +254,7 @@ def search(
     rules: Rules,
     known: Sequence[Trial] = (),
     hint: Plan | None = None,
+    also: Sequence[Plan] = (),
 ) -> Outcome:
     """Tries plans until the space or the budget is used up.
 
@@ -263,6 +267,7 @@ def search(
             come into the last race.
         hint: the winner for the same program with other sizes: tried first, and the search ends if it
             clears the margin.
+        also: plans to try in any case, for whoever wants to see them.
 
     Returns:
         The trials, as written first, and the winner.
@@ -270,7 +275,7 @@ def search(
     Raises:
         SearchInterrupted: with what was found so far, on `KeyboardInterrupt` once as-written was measured.
     """
-    state = _Search(space, measure, budget, rules, hint=hint)
+    state = _Search(space, measure, budget, rules, hint=hint, also=also)
     for trial in known:
         if trial.ratio is not None and trial.plan != AS_WRITTEN:
             state.trials[Plan.parse(trial.plan)] = trial.replace(spent_s=0.0)

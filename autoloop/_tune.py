@@ -39,6 +39,7 @@ class Request:
         notes: what the record should say besides.
         partial: an unfinished record of the same signature, to go on from.
         hint: the winner of the same program with other sizes.
+        also: plans to try in any case.
     """
 
     program: Program
@@ -51,6 +52,7 @@ class Request:
     notes: tuple[str, ...] = ()
     partial: Record | None = None
     hint: Plan | None = None
+    also: tuple[Plan, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def tune(request: Request) -> Tuned:
     what = _space_for(request, fit)
     recorded = functools.partial(_record, request, bench, calibration, spent_s, fit)
     try:
-        outcome = _search.search(what, measure, budget, request.options.rules, known, request.hint)
+        outcome = _search.search(what, measure, budget, request.options.rules, known, request.hint, request.also)
     except _search.SearchInterrupted as stop:
         raise Interrupted(recorded(stop.outcome).replace(interrupted=True)) from None
     finally:

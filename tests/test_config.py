@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -323,3 +324,17 @@ def test_the_folder_of_the_platform(monkeypatch, tmp_path, platform, environment
     for name, value in environment.items():
         monkeypatch.setenv(name, value.format(home=tmp_path))
     assert _config.cache_dir(Settings()) == tmp_path / folder
+
+
+def test_a_level_that_is_asked_for_shows_where_no_logging_is_set_up(tmp_path):
+    code = (
+        "import logging, autoloop\n"
+        "from autoloop import _config\n"
+        "assert not logging.getLogger('autoloop').handlers\n"
+        "_config.current()\n"
+        "logging.getLogger('autoloop').info('seen')\n"
+    )
+    for level, seen in (("info", True), ("", False)):
+        environment = {**os.environ, "AUTOLOOP_LOG": level, "AUTOLOOP_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert ("autoloop: seen" in done.stderr) == seen

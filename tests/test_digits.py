@@ -24,7 +24,7 @@ RATE, DECAY_1, DECAY_2 = 0.01, 0.9, 0.999
 
 #: Largest difference of trained parameters, relative to the largest of each array. A form sums in another
 #: order, and ten epochs of Adam carry an error of a last digit forward: 450 steps.
-RTOL_STEPS, RTOL_EPOCHS = 1e-4, 2e-2
+RTOL_STEPS, RTOL_EPOCHS = 1e-5, 1e-2
 
 
 @functools.cache

@@ -374,6 +374,57 @@ def put_record(fun, args, record):
     store.put(key, record)
 
 
+OPTION = "xla_backend_optimization_level=1"
+
+
+def with_winner(plan, fun=total):
+    """A function whose record in the store names `plan` for `XS`."""
+    record = tuned("inline", fun).warmup(XS)
+    trials = (*record.trials, record.trials[1].replace(plan=plan, ratio=0.25))
+    put_record(tuned("inline", fun), XS, record.replace(winner=plan, trials=trials))
+    return tuned("inline", fun)
+
+
+@pytest.mark.parametrize("plan", [OPTION, f"0=inline {OPTION}", f"0=python(1) {OPTION}"])
+def test_a_winner_with_xla_options_runs_at_top_level_and_another_plan_in_a_trace(plan, tunings):
+    fun = with_winner(plan)
+    for _ in range(2):
+        assert_same(jax.jit(total)(XS), fun(XS))
+        for name in ("jit", "grad", "vmap"):
+            assert_same(transformed(name), TRACES[name](fun)(XS))
+    assert str(fun.plan(XS)) == plan
+    assert scans(fun, XS) == 0  # inline, the best plan without options
+    assert len(tunings) == 1
+
+
+def test_plans_of_other_xla_options_stand_beside_each_other(tunings):
+    other = ramp(4, 2)
+    tuned("inline").warmup(other)
+    fun = with_winner(OPTION)
+    for _ in range(3):
+        for xs in (XS, other):
+            assert_same(jax.jit(total)(xs), fun(xs))
+    assert [str(fun.plan(xs)) for xs in (XS, other)] == [OPTION, "0=inline"]
+    assert len(tunings) == 2
+
+
+def test_an_error_of_the_users_in_a_trace_is_not_taken_for_one_of_the_options():
+    mine = ValueError("two rows")
+
+    def picky(xs):
+        if xs.shape[0] == 2:
+            raise mine
+        return total(xs)
+
+    fun = with_winner(OPTION, picky)
+    fun(XS)
+    for call in (fun, jax.jit(lambda xs: fun(xs))):
+        with pytest.raises(ValueError, match="two rows") as caught:
+            call(ramp(2, 2))
+        assert caught.value is mine
+        assert mine.__context__ is None
+
+
 CONCRETE = {
     "a numpy array": lambda f: jax.jit(lambda y: f(np.asarray(XS))[0] + y),
     "an array": lambda f: jax.jit(lambda y: f(XS)[0] + y),

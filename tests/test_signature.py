@@ -94,7 +94,15 @@ NOT_AS_JIT = [
     (positional_only, (A,), {"b": B, "c": C}, {NUMS: 0}),
     (positional_only, (A,), {"b": B, "c": C}, {NAMES: ["b", "c"]}),
     (plain, (A, B), {}, {NUMS: (), NAMES: ["b"]}),
-    (plain, (A,), {"b": B}, {NUMS: -1}),
+    pytest.param(
+        *(plain, (A,), {"b": B}, {NUMS: -1}),
+        marks=pytest.mark.xfail(
+            jax.__version_info__ >= (0, 12),
+            strict=True,
+            reason="_signature.py: Statics.split: from jax 0.12 -1 is the last parameter, before it was the last "
+            "of the arguments given by position",
+        ),
+    ),
 ]
 
 

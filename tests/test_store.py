@@ -295,10 +295,29 @@ def test_a_truncated_store_costs_at_most_one_warning(size, full, folder, told):
     assert store.get("good") in (None, make_record())
     store.put("new", make_record())
     store.delete("good")
-    assert store.get("good") is None
-    list(store.items())
+    assert dict(store.items()) == {"new": make_record()}
     store.close()
     assert len(told.texts()) <= 1
+
+
+@pytest.mark.xfail(
+    strict=True, reason="_store.py: _attempt: damage that only a verb finds is never moved aside: each process warns"
+)
+def test_damage_behind_a_sound_first_page_is_moved_aside_too(full, folder, told):
+    for number in range(20):
+        full.put(f"more {number}", make_record())
+    full.close()
+    with (folder / "cache.db").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(4 * 4096)
+        file.write(b"\xa5" * (size - 4 * 4096))
+    Store(folder).put("new", make_record())
+    assert len(told.texts()) == 1
+    later = Store(folder)  # as the next process would
+    later.put("new", make_record())
+    assert later.get("new") == make_record()
+    later.close()
+    assert len(told.texts()) == 1
 
 
 def test_a_database_of_another_program_is_not_touched_twice(folder, store, told):
