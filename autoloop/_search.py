@@ -137,7 +137,7 @@ class _Search:
                     continue
                 if self.better(trial, best):
                     best = plan
-                if self.falls_off(trial, best):
+                if self.falls_off(trial, start):
                     break
         return best
 
@@ -170,11 +170,11 @@ class _Search:
         bound = 1.0 if best.as_written else cost(self.trials[best], base, self.rules)
         return cost(trial, base, self.rules) < bound * (1 - self.rules.margin)
 
-    def falls_off(self, trial: Trial, best: Plan) -> bool:
-        """Whether dearer rungs of a ladder need no trial after this one."""
+    def falls_off(self, trial: Trial, without: Plan) -> bool:
+        """Whether dearer rungs of a ladder need no trial after this one; `without` is the plan without it."""
         if trial.status is Status.SKIPPED and trial.ratio is None:
             return True
-        known = self.trials[best].ratio or 1.0
+        known = self.trials[without].ratio or 1.0
         return trial.ratio is not None and trial.ratio > _CLIFF * known
 
     def unaffordable(self, build_s: float, source: str) -> str:
@@ -211,7 +211,9 @@ class _Search:
         # Plans that change the same loops foretell best; one of them at least must have copies to tell.
         built = alike if any(self.space.size(p) > self.space.size(Plan()) for p, _ in alike) else built
         near, trial = min(built, key=lambda pt: abs(math.log(size / self.space.size(pt[0]))))
-        growth = max(1.0, size / self.space.size(near)) ** _COMPILE_EXPONENT
+        # One copy tells little of what many cost: most of its time does not grow with them.
+        exponent = 1.0 if self.space.size(near) <= self.space.size(Plan()) else _COMPILE_EXPONENT
+        growth = max(1.0, size / self.space.size(near)) ** exponent
         return trial.build_s * growth, str(near)
 
     def too_many_dispatches(self, plan: Plan) -> str:

@@ -60,18 +60,18 @@ class Program:
 # ---------------------------------------------------------------- comparing
 
 
-def assert_same(expected: Any, got: Any, note: str = "") -> None:
+def assert_same(expected: Any, got: Any, note: str = "", *, weak_types: bool = True) -> None:
     """Same tree, shapes, dtypes, weak types and values; NaN and inf in the same places."""
     want, tree = jax.tree_util.tree_flatten_with_path(expected)
     have, got_tree = jax.tree_util.tree_flatten_with_path(got)
     assert got_tree == tree, f"{note}: outputs are {got_tree}, not {tree}"
     for (path, a), (_, b) in zip(want, have, strict=True):
-        _assert_same_leaf(a, b, f"{note}: output{jax.tree_util.keystr(path)}")
+        _assert_same_leaf(a, b, f"{note}: output{jax.tree_util.keystr(path)}", weak_types)
 
 
-def _assert_same_leaf(want: Any, have: Any, where: str) -> None:
+def _assert_same_leaf(want: Any, have: Any, where: str, weak_types: bool) -> None:
     a, b = jax.typeof(want), jax.typeof(have)
-    kinds = [(t.dtype, t.shape, getattr(t, "weak_type", False)) for t in (a, b)]
+    kinds = [(t.dtype, t.shape, weak_types and getattr(t, "weak_type", False)) for t in (a, b)]
     assert kinds[0] == kinds[1], f"{where} is {kinds[1]}, not {kinds[0]} (dtype, shape, weak type)"
     if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
         want, have = jax.random.key_data(want), jax.random.key_data(have)

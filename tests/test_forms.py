@@ -54,7 +54,7 @@ def in_pairs(leaf):
     return jnp.stack([leaf, other])
 
 
-def assert_all_same(program, plans, transform, args):
+def assert_all_same(program, plans, transform, args, **options):
     """All the plans in one compiled program, each transformed, against the transformed function."""
 
     def everything(*args):
@@ -62,7 +62,12 @@ def assert_all_same(program, plans, transform, args):
 
     expected = jax.jit(transform(program.fun))(*args)
     for plan, outputs in zip(plans, jax.jit(everything)(*args), strict=True):
-        assert_same(expected, outputs, f"{program.name}, {plan}")
+        assert_same(expected, outputs, f"{program.name}, {plan}", **options)
+
+
+def assert_all_gradients_same(program, plans, args):
+    """Whether the type of a gradient is weak depends, in old jax, on where JAX adds up parts of it."""
+    assert_all_same(program, differentiable(plans), gradient(program), args, weak_types=False)
 
 
 @every_program
@@ -92,7 +97,7 @@ def test_under_jit(program):
 def test_under_grad(program):
     with program.args() as args:
         one, _ = split_by_host(legal_plans(program.fun, args))
-        assert_all_same(program, differentiable(one_per_form(one)), gradient(program), args)
+        assert_all_gradients_same(program, one_per_form(one), args)
 
 
 @every_program_to_vmap
@@ -112,7 +117,7 @@ def test_every_plan_under_every_transformation(program):
             got = jax.jit(functools.partial(run_plan, program.fun, plan))(*args)
             assert_same(expected, got, f"{program.name}, {plan}")
         if program.grad:
-            assert_all_same(program, differentiable(one), gradient(program), args)
+            assert_all_gradients_same(program, one, args)
         if program.vmap:
             assert_all_same(program, one, jax.vmap, jax.tree.map(in_pairs, args))
 
