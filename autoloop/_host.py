@@ -113,7 +113,8 @@ class Eager:
 
     def __init__(self, jaxpr: _jaxpr.Jaxpr) -> None:
         self._jaxpr = jaxpr
-        self._fun = _jaxpr.as_fun(jaxpr)
+        # Dispatched by itself, a call inside the body would really consume what it says it donates.
+        self._fun = _jaxpr.as_fun(_jaxpr.without_donation(jaxpr))
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
         cost.lazy = True
@@ -187,8 +188,21 @@ def take_one(xs: Values, index: Any) -> list[Any]:
 
 
 def put_one(ys: Values, y: Values, index: Any) -> list[Any]:
-    """Ys with one iteration's y written, in a trace."""
-    return [lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(ys, y, strict=True)]
+    """Stacked outputs with one iteration's written, in a trace; their weak types stay, so steps are one program."""
+    updated = [lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(ys, y, strict=True)]
+    return _jaxpr.conform_all(updated, map(jax.typeof, ys))
+
+
+def recast(scan: _jaxpr.Scan, avals: Sequence[Any]) -> Piece | None:
+    """A piece that gives a carry the weak types of `avals`; None where a body keeps them anyway.
+
+    A body may take a weak carry and return a strong one. A step must return what it takes.
+    """
+    _, taken, _ = scan.split_inputs(_jaxpr.in_avals(scan.body))
+    given, _ = scan.split_outputs(scan.out_avals)
+    if all(a.weak_type == b.weak_type for a, b in zip(taken, given, strict=True)):
+        return None
+    return Piece(lambda *carry: _jaxpr.conform_all(carry, avals), "recast")
 
 
 class SteppedLoop:
@@ -202,6 +216,9 @@ class SteppedLoop:
         self._start = starter(scan)
         _, ys = scan.split_outputs(scan.out_avals)
         self._take = Piece(self._take_x, "take")
+        carry_avals, _ = scan.split_outputs(scan.out_avals)
+        self._taken = recast(scan, scan.split_inputs(_jaxpr.in_avals(scan.body))[1])
+        self._given = recast(scan, carry_avals)
         self._put = Piece(self._put_y, "put", donate=range(1 + len(ys)))
 
     def _take_x(self, done: Any, *xs: Any) -> list[Any]:
@@ -219,8 +236,12 @@ class SteppedLoop:
         if self._scan.length:
             x = self._take.prepare([done, *xs], cost)
             outs = self._body.prepare([*consts, *carry, *x], cost)
-            _, y = self._scan.split_outputs(outs)
+            new, y = self._scan.split_outputs(outs)
             self._put.prepare([done, *ys, *y], cost)
+            if self._taken is not None:
+                self._taken.prepare(new, cost)
+        if self._given is not None:
+            carry = self._given.prepare(carry, cost)
         return [*carry, *ys]
 
     def __call__(self, *values: Any) -> list[Any]:
@@ -231,5 +252,7 @@ class SteppedLoop:
         for _ in range(scan.length):
             x = self._take(done, *xs)
             carry, y = scan.split_outputs(self._body(*consts, *carry, *x))
+            carry = carry if self._taken is None else self._taken(*carry)
             done, *ys = self._put(done, *ys, *y)
+        carry = carry if self._given is None else self._given(*carry)
         return [*carry, *ys]

@@ -170,19 +170,6 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
     return Traced(traced.jaxpr, traced.in_tree, jax.tree.structure(traced.out_info), donated)
 
 
-def aliased_outputs(jaxpr: Jaxpr) -> tuple[int, ...]:
-    """Positions of outputs that are an input, a constant, or the same value as an earlier output."""
-    seen = {*inner(jaxpr).invars, *inner(jaxpr).constvars}
-    found = []
-    for position, atom in enumerate(inner(jaxpr).outvars):
-        if isinstance(atom, jec.Literal):
-            continue
-        if atom in seen:
-            found.append(position)
-        seen.add(atom)
-    return tuple(found)
-
-
 def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
     """The closed jaxpr of a flat function at these avals."""
     return jax.make_jaxpr(lambda *args: list(fun(*args)))(*(struct(a) for a in avals))
@@ -212,6 +199,20 @@ def as_fun(jaxpr: Jaxpr) -> Flat:
     return lambda *args: list(jec.jaxpr_as_fun(jaxpr)(*args))
 
 
+def without_donation(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program, the calls that it dispatches giving up none of their inputs."""
+    eqns = [_keeping(eqn) for eqn in inner(jaxpr).eqns]
+    return jec.ClosedJaxpr(inner(jaxpr).replace(eqns=eqns), jaxpr.consts)
+
+
+def _keeping(eqn: Any) -> Any:
+    if any(eqn.params.get("donated_invars", ())):
+        return eqn.replace(params={**eqn.params, "donated_invars": (False,) * len(eqn.params["donated_invars"])})
+    if eqn.primitive.name not in CALLS or "donated_invars" in eqn.params:  # a jit runs as one program
+        return eqn
+    return eqn.replace(params=_with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
+
+
 def conform(value: Any, aval: Aval) -> Any:
     """`value` with the weak type of `aval`: a loop re-emitted must not change a dtype's strength."""
     have = jax.typeof(value)
@@ -237,19 +238,24 @@ def empty(aval: Aval, length: int | None = None) -> Any:
 
 def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:
     """The equation with other bodies (and parameters), everything else kept, as a function."""
-    todo = list(new_bodies)
+    outvars = [jec.Var(v.aval) for v in eqn.outvars]  # dropped outputs too: callers count on all
+    changed = eqn.replace(params={**_with_bodies(eqn, new_bodies), **params}, outvars=outvars)
+    wanted = [i for i, v in enumerate(eqn.invars) if not isinstance(v, jec.Literal)]
+    inputs = [eqn.invars[i] for i in wanted]
+    run = as_fun(assemble([changed], inputs, outvars, bodies(eqn)[0]))
+    return lambda *args: run(*(args[i] for i in wanted))
+
+
+def _with_bodies(eqn: Any, new_bodies: Sequence[Jaxpr]) -> dict[str, Any]:
+    """An equation's parameters with other bodies."""
+    todo, params = list(new_bodies), dict(eqn.params)
     for name in _BODIES[eqn.primitive.name]:
         old = eqn.params[name]
         if isinstance(old, tuple):
             params[name] = tuple(_like(body, todo.pop(0)) for body in old)
         else:
             params[name] = _like(old, todo.pop(0))
-    outvars = [jec.Var(v.aval) for v in eqn.outvars]  # dropped outputs too: callers count on all
-    changed = eqn.replace(params={**eqn.params, **params}, outvars=outvars)
-    wanted = [i for i, v in enumerate(eqn.invars) if not isinstance(v, jec.Literal)]
-    inputs = [eqn.invars[i] for i in wanted]
-    run = as_fun(assemble([changed], inputs, outvars, bodies(eqn)[0]))
-    return lambda *args: run(*(args[i] for i in wanted))
+    return params
 
 
 def _like(old: Jaxpr, new: Jaxpr) -> Jaxpr:

@@ -166,8 +166,8 @@ class HostProgram:
 
     def __init__(self, function: Function, traced: _jaxpr.Traced, run: _host.Runnable) -> None:
         self._function, self._traced, self._run = function, traced, run
-        self._aliased = _jaxpr.aliased_outputs(traced.jaxpr)
         self._out_avals = _jaxpr.out_avals(traced.jaxpr)
+        self._constants = frozenset(map(id, traced.jaxpr.consts))
         self._donates = any(traced.donated)
 
     def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
@@ -184,14 +184,20 @@ class HostProgram:
     def call_flat(self, leaves: Sequence[Any]) -> Any:
         """The call with its dynamic leaves at hand."""
         values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
-        outs = self._run(*values)
-        for position in self._aliased:
-            # jit never returns an argument's own buffer, nor one buffer twice.
-            outs[position] = jnp.copy(outs[position])
+        outs = self._unshared(self._run(*values), values)
         outs = _jaxpr.conform_all(outs, self._out_avals)
         if self._donates:
             self._give_up(leaves)
         return jax.tree.unflatten(self._traced.out_tree, outs)
+
+    def _unshared(self, outs: list[Any], values: list[Any]) -> list[Any]:
+        """The outputs, copied where one is an argument, a constant or another output: jit shares no buffer."""
+        seen = {*map(id, values), *self._constants}
+        for position, out in enumerate(outs):
+            if id(out) in seen:
+                outs[position] = jnp.copy(out)
+            seen.add(id(out))
+        return outs
 
     def _give_up(self, leaves: Sequence[Any]) -> None:
         for leaf, donated in zip(leaves, self._traced.donated, strict=True):

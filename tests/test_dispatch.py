@@ -905,7 +905,10 @@ def test_plans_are_those_that_tuning_tries():
     fun(w, XS)
     tried = {trial.plan for trial in fun.report(w, XS).trials}
     assert tried <= {str(plan) for plan in fun.plans(w, XS)}
-    assert {"as-written", "0=inline", "0=python(1)"} <= tried
+    assert len(tried) > 2
+    fun = autoloop(total, forms=["inline", "python", "eager"])
+    fun(XS)
+    assert {trial.plan for trial in fun.report(XS).trials} == {str(plan) for plan in fun.plans(XS)}
 
 
 # ------------------------------------------------ warming up and forgetting

@@ -166,26 +166,6 @@ def test_a_trace_in_progress_is_noticed(transform):
     assert not _jaxpr.under_trace()
 
 
-@pytest.mark.parametrize(
-    ("fun", "positions"),
-    [
-        (lambda a, b: (a + b, a * b), ()),
-        (lambda a, b: (a, a + b), (0,)),
-        (lambda a, b: (a + b, b, a), (1, 2)),
-        (lambda a, b: [a + b] * 3, (1, 2)),
-        (lambda a, b: (a + b, 1.0, 1.0), ()),
-        (lambda a, b: (a + b, jnp.asarray([1.0, 2.0]) * 1), ()),
-    ],
-)
-def test_outputs_that_are_another_buffer(fun, positions):
-    assert _jaxpr.aliased_outputs(trace(fun, ramp(2), ramp(2)).jaxpr) == positions
-
-
-def test_an_output_that_is_a_constant():
-    constant = ramp(2)
-    assert _jaxpr.aliased_outputs(jax.make_jaxpr(lambda a: (a + 1, constant))(1.0)) == (1,)
-
-
 # ---------------------------------------------------------------- values and types
 
 

@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, final
 
+import jax
 from jax import lax
 
-from autoloop import _host
+from autoloop import _host, _jaxpr
 from autoloop._form import Form, HostSite, Site
 from autoloop._loops import Loop
 from autoloop._plan import Parameter
@@ -62,6 +63,7 @@ class _ChunkedLoop:
         self._start = _host.starter(self._scan)
         self._step = self._make_step(chunk)
         self._rest = self._make_step(rest) if rest else None
+        self._finish = _host.recast(self._scan, self._scan.split_outputs(self._scan.out_avals)[0])
 
     def _make_step(self, count: int) -> _host.Piece:
         _, ys = self._scan.split_outputs(self._scan.out_avals)
@@ -82,12 +84,16 @@ class _ChunkedLoop:
             index = _host.position(scan, done)
             outs = self._body(*consts, *carry, *_host.take_one(xs, index))
             carry, y = scan.split_outputs(outs)
-            return [done + 1, *carry, *_host.put_one(ys, y, index)]
+            return [done + 1, *self._as_taken(carry), *_host.put_one(ys, y, index)]
         index = _host.position(scan, done, count)
         chunk = [lax.dynamic_slice_in_dim(x, index, count, 0) for x in xs]
         carry, part = self._scan_chunk(consts, carry, chunk, count)
-        ys = [lax.dynamic_update_slice_in_dim(a, b, index, 0) for a, b in zip(ys, part, strict=True)]
-        return [done + count, *carry, *ys]
+        new = [lax.dynamic_update_slice_in_dim(a, b, index, 0) for a, b in zip(ys, part, strict=True)]
+        return [done + count, *self._as_taken(carry), *_jaxpr.conform_all(new, map(jax.typeof, ys))]
+
+    def _as_taken(self, carry: list[Any]) -> list[Any]:
+        """The carry with the weak types that a step takes, so that all steps are one program."""
+        return _jaxpr.conform_all(carry, self._scan.split_inputs(_jaxpr.in_avals(self._scan.body))[1])
 
     def _scan_chunk(
         self, consts: list[Any], carry: list[Any], chunk: list[Any], count: int
@@ -112,7 +118,8 @@ class _ChunkedLoop:
         for step in (self._step if self._rounds else None, self._rest):
             if step is not None:
                 step.prepare([*state, *consts, *xs], cost)
-        return state[1:]
+        carry, ys = self._scan.split_outputs(state[1:])
+        return [*(carry if self._finish is None else self._finish.prepare(carry, cost)), *ys]
 
     def __call__(self, *values: Any) -> list[Any]:
         consts, init, xs = self._scan.split_inputs(values)
@@ -122,4 +129,7 @@ class _ChunkedLoop:
             state = step(*state, *inputs)
         if self._rest is not None:
             state = self._rest.run(*state, *inputs)
-        return list(state[1:])
+        if self._finish is None:
+            return list(state[1:])
+        carry, ys = self._scan.split_outputs(state[1:])
+        return [*self._finish(*carry), *ys]
