@@ -50,8 +50,9 @@ class Options:
         return ", ".join(["call", *(f"{name}={value}" for name, value in changed.items())])
 
     def allows(self, plan: Plan) -> bool:
-        """Whether the options allow a plan's forms (whether they reassociate is asked elsewhere)."""
-        return all(choice.form in self.allowed_forms for choice in plan.choices)
+        """Whether a plan's forms may be tried; where forms are named, XLA options are not tried either."""
+        options = self.forms is None or not plan.options
+        return options and all(choice.form in self.allowed_forms for choice in plan.choices)
 
     @property
     def allowed_forms(self) -> tuple[str, ...]:

@@ -133,10 +133,21 @@ class Store:
         if self._broken:
             return None
         try:
-            return verb(self._open())
+            return self._or_anew(verb)
         except Exception as error:
             self._give_up(error)
             return None
+
+    def _or_anew(self, verb: Any) -> Any:
+        """The verb's result; a database that shows damage only now is moved aside, and a new one begun."""
+        try:
+            return verb(self._open())
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise  # locked, read-only or full: the file itself is sound
+            self.close()
+            _move_aside(self.folder, error)
+            return verb(self._open())
 
     def _open(self) -> Any:
         # A connection must not cross a fork: a child opens its own.

@@ -552,9 +552,6 @@ def test_a_form_that_is_not_allowed_is_no_hint_either():
     assert record.trial("0=inline") is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_options.py: Options.allows: looks at forms only; given forms, XLA options are not tried"
-)
 def test_xla_options_are_no_hint_where_forms_are_given():
     tuned().warmup(XS)
     ((key, record),) = stored().items()

@@ -799,7 +799,7 @@ import json
 import fakes, jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from autoloop import autoloop
+from autoloop import _config, _decide, _program, autoloop
 
 fakes.make_quick()
 tunings = fakes.count_tunings()
@@ -829,6 +829,20 @@ for form in ("inline", "python"):
             found[f"{form} {name} {round}"] = len(tunings) - before
     found[f"{form} plans"] = sorted({str(fun.plan(value)) for value in places.values()})
     fun.forget()
+
+# Another plan for the second device than for the first.
+fun = autoloop(total, forms=["inline"])
+for name in ("first", "second"):
+    fun.warmup(places[name])
+store = _decide.store_of(_config.current())
+((key, record),) = [item for item in store.items() if item[1].key["sharding"]]
+store.put(key, record.replace(winner="as-written"))
+again, ran, call = autoloop(total, forms=["inline"]), [], _program.OneProgram.__call__
+_program.OneProgram.__call__ = lambda self, *args: ran.append(*self.planned.plans.values()) or call(self, *args)
+for _ in range(3):
+    again(places["first"])
+    again(places["second"])
+found["ran on second"] = str(ran[-1])
 print(json.dumps(found))
 """
 
@@ -851,6 +865,10 @@ def test_each_placement_has_a_decision_of_its_own(form, on_devices):
     assert sum(map(sum, counts)) == 3
     assert sum(counts[2]) == 0
     assert form == "inline" or sum(counts[1]) == 0
+
+
+def test_each_placement_runs_its_own_plan(on_devices):
+    assert on_devices["ran on second"] == "as-written"
 
 
 # ------------------------------------------------ asking

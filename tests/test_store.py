@@ -300,9 +300,6 @@ def test_a_truncated_store_costs_at_most_one_warning(size, full, folder, told):
     assert len(told.texts()) <= 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_store.py: _attempt: damage that only a verb finds is never moved aside: each process warns"
-)
 def test_damage_behind_a_sound_first_page_is_moved_aside_too(full, folder, told):
     for number in range(20):
         full.put(f"more {number}", make_record())
