@@ -16,8 +16,9 @@ _SAMPLES = 15
 #: A machine is busy if calls spread by this much more than the calibration job, and by this at least.
 _SPREAD_FACTOR = 4.0
 _LEAST_SPREAD = 0.15
-#: Or if this many processes besides this one want to run, per core.
-_LOAD_PER_CORE = 0.5
+#: Or if this many processes besides this one wanted to run, per core, before the tuning began: a tuning
+#: itself loads all cores while XLA compiles.
+_LOAD_PER_CORE = 1.0
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -40,25 +41,26 @@ def calibrate(clock: Callable[[], float] = time.perf_counter) -> float:
     return spread(found)
 
 
-def busy_note(calibration: float, spreads: Sequence[float], load: float | None = None) -> str:
+def busy_note(calibration: float, spreads: Sequence[float], load: float) -> str:
     """What to say of a machine that something else was using, or "".
 
     Args:
         calibration: spread of the calibration job.
         spreads: spread of the function as written, one a race.
-        load: processes that wanted to run in the last minute, this one included; None to ask.
+        load: processes that wanted to run in the minute before the tuning, this one included.
     """
     usual = statistics.median(spreads) if spreads else 0.0
     if usual > max(_LEAST_SPREAD, _SPREAD_FACTOR * calibration):
         return f"the device was busy: calls spread by {usual:.0%}, a fixed job by {calibration:.0%}"
-    others = (_load() if load is None else load) - 1
+    others = load - 1
     cores = os.cpu_count() or 1
     if others > _LOAD_PER_CORE * cores:
         return f"the machine was busy: {others:.1f} other processes wanted its {cores} cores"
     return ""
 
 
-def _load() -> float:
+def load() -> float:
+    """Processes that wanted to run in the last minute, on average; 0 where nobody tells."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):  # not told on this system

@@ -80,6 +80,7 @@ class _Search:
             best = self.visit(Plan())
             if not best.as_written:
                 best = self.visit(best)
+                best = self.each_alone(best)
             best = self.with_options(best)
             for plan in list(self.dear):
                 if plan not in self.trials:
@@ -99,6 +100,16 @@ class _Search:
         for axis in sorted(self.space.axes, key=lambda a: (-a.work, a.path)):
             best = self.climb(axis, best)
         return best
+
+    def each_alone(self, best: Plan) -> Plan:
+        """The best plan after trying each loop's choices with the others as written.
+
+        Two loops may stand in each other's way: a batched outer loop may want the inner one untouched.
+        """
+        before = best
+        for axis in self.space.axes:
+            best = self.climb(axis, best, Plan())
+        return best if best == before else self.visit(best)
 
     def with_options(self, best: Plan) -> Plan:
         """The best plan after trying XLA options on it, on as-written, and on plans that lost.
@@ -126,9 +137,9 @@ class _Search:
                 found[name] = min(found.get(name, (trial.ratio, plan)), (trial.ratio, plan), key=lambda x: x[0])
         return [plan for _, plan in sorted(found.values(), key=lambda x: x[0])]
 
-    def climb(self, axis: Axis, best: Plan) -> Plan:
-        """The best plan after trying this loop's choices on top of `best`."""
-        start = best
+    def climb(self, axis: Axis, best: Plan, start: Plan | None = None) -> Plan:
+        """The best plan after trying this loop's choices on top of `start`, which is `best` if not given."""
+        start = best if start is None else start
         for ladder in axis.ladders:
             for choice in ladder:
                 plan = start.with_choice(choice)

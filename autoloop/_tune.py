@@ -113,7 +113,7 @@ def tune(request: Request) -> Tuned:
     known = request.partial.trials if request.partial is not None else ()
     spent_s = request.partial.spent_s if request.partial is not None else 0.0
     started = time.perf_counter()
-    calibration = _machine.calibrate()
+    calibration = _machine.calibrate(), _machine.load()
     fit = _fit(request)
     allowed_s = request.budget_s if fit is None else fit.budget_s
     spent_s += time.perf_counter() - started
@@ -175,12 +175,12 @@ def _bench(request: Request, budget: Budget, fit: _shorten.Fit | None) -> _trial
 def _record(
     request: Request,
     bench: _trial.Bench,
-    calibration: float,
+    calibration: tuple[float, float],
     before_s: float,
     fit: _shorten.Fit | None,
     outcome: _search.Outcome,
 ) -> Record:
-    busy = _machine.busy_note(calibration, bench.spreads)
+    busy = _machine.busy_note(calibration[0], bench.spreads, calibration[1])
     long = "" if fit is None else fit.note
     notes = [*request.notes, *(note for note in (long, busy, _trace_note(outcome)) if note)]
     return Record(
