@@ -17,7 +17,7 @@ from typing import Protocol
 from autoloop._choose import LEAST_ROUNDS, Rules, choose, cost, with_breakeven
 from autoloop._plan import Plan
 from autoloop._records import AS_WRITTEN, Budget, Status, Trial
-from autoloop._space import Axis, Space
+from autoloop._space import Axis, Outcome, SearchInterrupted, Space
 
 #: A rung slower than the best plan by this factor ends its ladder.
 _CLIFF = 2.0
@@ -42,16 +42,6 @@ class Measure(Protocol):
 
     def __call__(self, plans: Sequence[Plan], best: float) -> Sequence[Trial]:
         """Measures."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a search found: trials (as written first), the winner's text, why, and whether it finished."""
-
-    trials: tuple[Trial, ...]
-    winner: str
-    verdict: str
-    complete: bool
 
 
 # ---------------------------------------------------------------- searching
@@ -250,14 +240,6 @@ class _Search:
         if close:
             self.keep(close, self.measure(close, self.trials[close[0]].ratio or 1.0))
             self.keep([Plan()], self.measure([Plan()], 1.0))
-
-
-class SearchInterrupted(KeyboardInterrupt):
-    """The user stopped the search; `outcome` is what it had found."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__("tuning was interrupted")
-        self.outcome = outcome
 
 
 def search(

@@ -1,4 +1,4 @@
-"""What a search may try: ladders of choices for each loop, and sets of XLA options."""
+"""What a search may try (ladders of choices for each loop, sets of XLA options), and what it returns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autoloop._plan import Choice, Plan
+from autoloop._records import Trial
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,21 @@ class Space:
                 if nested and not self.why_not(plan := Plan((outer, inner))):
                     yield plan
         yield from (Plan(options=options) for options in self.options)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found: trials (as written first), the winner's text, why, and whether it finished."""
+
+    trials: tuple[Trial, ...]
+    winner: str
+    verdict: str
+    complete: bool
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """The user stopped the search; `outcome` is what it had found."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__("tuning was interrupted")
+        self.outcome = outcome

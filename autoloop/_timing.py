@@ -127,7 +127,8 @@ def _settle(lanes: Sequence[_Lane], margin: float, best: float) -> None:
             lane.done = True
         elif rounds >= MIN_ROUNDS:
             found = median_interval(lane.ratios)
-            lost = found.low > max(1 - margin, best * (1 + margin))
+            # A plan that is no faster in most rounds will not clear a margin: rounds are for those that may.
+            lost = found.mid >= 1.0 or found.low > max(1 - margin, best * (1 + margin))
             narrow = found.high - found.low <= _NARROW * found.mid
             lane.done = lost or narrow
 

@@ -129,7 +129,7 @@ def tune(request: Request) -> Tuned:
     recorded = functools.partial(_record, request, bench, calibration, spent_s, fit)
     try:
         outcome = _search.search(what, measure, budget, request.options.rules, known, request.hint, request.also)
-    except _search.SearchInterrupted as stop:
+    except _space.SearchInterrupted as stop:
         raise Interrupted(recorded(stop.outcome).replace(interrupted=True)) from None
     finally:
         progress.close()
@@ -178,7 +178,7 @@ def _record(
     calibration: tuple[float, float],
     before_s: float,
     fit: _shorten.Fit | None,
-    outcome: _search.Outcome,
+    outcome: _space.Outcome,
 ) -> Record:
     busy = _machine.busy_note(calibration[0], bench.spreads, calibration[1])
     long = "" if fit is None else fit.note
@@ -199,7 +199,7 @@ def _record(
     )
 
 
-def _trace_note(outcome: _search.Outcome) -> str:
+def _trace_note(outcome: _space.Outcome) -> str:
     if runs_in_trace(Plan.parse(outcome.winner)):
         return ""
     return f"{outcome.winner} is legal only at top level; inside a trace the best other plan is used"

@@ -1,6 +1,6 @@
 import pytest
 
-from autoloop import _choose, _search
+from autoloop import _choose, _space
 from autoloop._choose import Rules, choose
 from autoloop._plan import Choice, Plan
 from autoloop._records import Budget, Status, Trial
@@ -257,7 +257,7 @@ def test_what_did_not_run_can_not_win(status):
 
 def test_an_interrupt_keeps_the_best_so_far():
     table = Table({"0=unroll(2)": 0.5, "0=unroll(4)": KeyboardInterrupt()})
-    with pytest.raises(_search.SearchInterrupted) as stop:
+    with pytest.raises(_space.SearchInterrupted) as stop:
         run(table)
     assert stop.value.outcome.winner == "0=unroll(2)"
     assert not stop.value.outcome.complete
@@ -266,7 +266,7 @@ def test_an_interrupt_keeps_the_best_so_far():
 def test_an_interrupt_before_anything_is_known_passes_through():
     with pytest.raises(KeyboardInterrupt) as stop:
         run(Table({"as-written": KeyboardInterrupt()}))
-    assert not isinstance(stop.value, _search.SearchInterrupted)
+    assert not isinstance(stop.value, _space.SearchInterrupted)
 
 
 def test_errors_of_the_baseline_pass_through():

@@ -78,7 +78,8 @@ def test_slow_candidate_is_not_multiplied_by_the_batch():
         ((3.0,), 2),  # hopeless
         ((0.5,), MIN_ROUNDS),  # settled: no spread at all
         ((1.2,), MIN_ROUNDS),
-        ((0.7, 1.4), MAX_ROUNDS),  # never settles
+        ((0.7, 1.2), MAX_ROUNDS),  # never settles
+        ((0.7, 1.4), MIN_ROUNDS),  # no faster in most rounds
     ],
 )
 def test_rounds_go_to_what_is_not_settled(seconds, rounds):
