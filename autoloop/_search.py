@@ -194,8 +194,8 @@ class _Search:
         """Why a plan can't be worth it: another that builds as much of the same loops lost by far."""
         limit = _TWIN_CLIFF * (self.trials[best].ratio or 1.0)
         size = self.space.size(plan)
-        if size <= 2 * self.space.size(Plan()):
-            return ""
+        if size <= 2 * self.space.size(Plan()) or self.space.dispatches(plan) > 1:
+            return ""  # few copies, or a Python loop, whose time is not in its copies
         for known, trial in self.trials.items():
             same = [c.path for c in known.choices] == [c.path for c in plan.choices]
             same = same and known.options == plan.options
