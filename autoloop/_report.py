@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autoloop._records import AS_WRITTEN, Record, Trial
@@ -17,7 +18,7 @@ def table(record: Record) -> str:
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
     """Trials by run time; those that never ran follow in the order of the search."""
-    return sorted(trials, key=lambda t: (t.ratio is None or not t.ok, t.ratio or 0.0))
+    return sorted(trials, key=lambda t: t.ratio if t.ok and t.ratio is not None else math.inf)
 
 
 def _row(trial: Trial, record: Record) -> tuple[str, ...]:
