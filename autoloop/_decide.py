@@ -8,15 +8,16 @@ import warnings
 from collections.abc import Hashable
 from dataclasses import replace
 
-from autoloop import _config, _signature, _specs, _trial, _tune
+from autoloop import _config, _signature, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, Kwargs, OneProgram, Program, runs_in_trace
+from autoloop._program import Function, OneProgram, Program, runs_in_trace
 from autoloop._records import AutoloopWarning, MissError, Record
 from autoloop._store import Store
+from autoloop._tuner import Tuner
 
 _log = logging.getLogger("autoloop")
 
@@ -25,10 +26,6 @@ _PATIENCE = 2.0
 
 #: A plan tried on a shortened program is demoted if a whole call takes this much longer than as written.
 _DEMOTE_ABOVE = 1.1
-#: A search that its budget ended goes on if today's budget is larger by this factor.
-_GROWN = 1.2
-#: Seconds beyond two budgets after which a dead process's lock on a device is taken over.
-_LOCK_SLACK_S = 60.0
 
 _stores: dict[Hashable, Store] = {}
 
@@ -46,6 +43,7 @@ class Decider:
 
     def __init__(self, function: Function, options: Options) -> None:
         self._function, self._options = function, options
+        self._tuner = Tuner(function, options)
         self._lock = threading.RLock()
         self._known: dict[Hashable, Decision] = {}
         self._warned: set[str] = set()
@@ -70,7 +68,7 @@ class Decider:
         found = self._known.get(self._name(call, settings))
         if found is not None and not retune:
             return found
-        patience_s = _PATIENCE * self._budget_s(settings) + 1.0
+        patience_s = _PATIENCE * self._tuner.budget_s(settings) + 1.0
         if not self._lock.acquire(timeout=patience_s):
             _log.warning("%s: another thread tunes for longer than %.0f s", self._function.name, patience_s)
             return FOR_NOW
@@ -78,6 +76,39 @@ class Decider:
             return self._decide(call, settings, retune)
         finally:
             self._lock.release()
+
+    def under_grad(self, call: Call, settings: Settings) -> Record | None:
+        """The record of forward and backward pass tuned together, tuned now if need be and allowed.
+
+        Raises:
+            ValueError: there is nothing to differentiate, or no loop.
+        """
+        with self._lock:
+            program = Program.trace(self._function, call.key, call.args, call.kwargs)
+            if program is None or (reason := why_untuned(program, self._options.allow_side_effects)):
+                raise ValueError(f"under='grad': {reason if program else 'the function closes over tracers'}")
+            program = _variants.under_grad(program)
+            key, store = self._parts(program, call, "grad"), store_of(settings)
+            record = self._stored(program, key, settings)
+            resumed = record is not None and settings.mode == "tune" and self._tuner.worth_resuming(record, settings)
+            if record is None or resumed:
+                if settings.mode != "tune":
+                    return None
+                record = self._tuner.tune(program, key, call, settings, store, record).record
+            self._known.pop(self._name(call, settings), None)  # decided before this was known
+            return record
+
+    def demote(self, call: Call, settings: Settings, reason: str) -> None:
+        """Takes a plan that failed while it ran out of force, in memory and in the store, with one warning."""
+        decision = self._known[self._name(call, settings)]
+        self._warn_once(f"{decision.plan} failed in {self._function.name} ({reason}); from now on it runs as written")
+        demoted = AS_WRITTEN
+        if decision.record is not None:
+            verdict = f"{decision.plan} was demoted: it failed while it ran ({reason})"
+            record = decision.record.replace(winner=str(Plan()), verdict=verdict)
+            store_of(settings).put(_signature.digest(record.key), record)
+            demoted = replace(AS_WRITTEN, record=record)
+        self._keep(call, settings, demoted)
 
     def forced(self, call: Call, plan: Plan) -> Decision:
         """The decision to run a plan that was forced; where it does not fit, one warning and as written."""
@@ -126,9 +157,6 @@ class Decider:
     def _name(self, call: Call, settings: Settings) -> Hashable:
         return (*call.name, settings.cache_dir, settings.wisdom)
 
-    def _budget_s(self, settings: Settings) -> float:
-        return self._options.budget_s if settings.budget_s is None else settings.budget_s
-
     def _decide(self, call: Call, settings: Settings, retune: bool) -> Decision:
         name = self._name(call, settings)
         if name in self._known and not retune:
@@ -136,18 +164,20 @@ class Decider:
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:
             return FOR_NOW
-        if reason := why_untuned(program):
+        if reason := why_untuned(program, self._options.allow_side_effects):
             return self._keep(call, settings, untuned(program, self._parts(program, call), reason))
         found = None if retune else self._from_store(program, call, settings)
         may_tune = settings.mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
-        if found is not None and not (partial is not None and self._worth_resuming(partial, settings)):
+        if found is not None and not (partial is not None and self._tuner.worth_resuming(partial, settings)):
             return found
         if found is None and settings.mode == "strict":
             raise MissError(self._miss_text(call))
         if not may_tune:
-            _log.info("%s: no record for %s; runs as written", self._function.name, _arguments(call))
-            return AS_WRITTEN
+            decision = self._with_grad_plan(AS_WRITTEN, program, call, settings)
+            inside = f"in a trace as {decision.trace_plan}" if call.in_trace else "as written"
+            _log.info("%s: no record for %s; runs %s", self._function.name, _arguments(call), inside)
+            return decision
         return self._tune(program, call, settings, partial)
 
     def _warn_once(self, text: str) -> None:
@@ -155,85 +185,48 @@ class Decider:
             self._warned.add(text)
             warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
 
-    def _worth_resuming(self, record: Record, settings: Settings) -> bool:
-        """Whether there is budget left for a search that ended early: an interrupt's, or a larger one."""
-        budget_s = self._budget_s(settings)
-        grown = budget_s > _GROWN * record.budget_s
-        return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
-
     def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
-        """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
-        key, store = self._parts(program, call), store_of(settings)
-        args, kwargs, notes = self._real_arguments(call)
-        budget_s = self._budget_s(settings)
-        request = _tune.Request(
-            program,
-            args,
-            kwargs,
-            self._options,
-            key,
-            call.device,
-            budget_s,
-            notes,
-            partial,
-            None if partial is not None else self._hint(store, key),
-        )
-        what = f"tuning {self._function.name}"
-        with store.lock(f"device {key['device']}", 2 * budget_s + _LOCK_SLACK_S, budget_s) as alone:
-            if not alone:
-                shared = "another process was tuning on this device at the same time"
-                request = replace(request, notes=(*notes, shared))
-            try:
-                tuned = _trial.guarded(lambda: _tune.tune(request), what)
-            except _tune.Interrupted as stop:
-                store.put(_signature.digest(key), stop.record)
-                raise
-        if tuned is None:
-            return self._keep(call, settings, untuned(program, key, "tuning failed"))
-        store.put(_signature.digest(key), tuned.record)
+        key = self._parts(program, call)
+        tuned = self._tuner.tune(program, key, call, settings, store_of(settings), partial)
         decision = replace(of_record(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
-        return self._keep(call, settings, decision)
+        return self._keep(call, settings, self._with_grad_plan(decision, program, call, settings))
 
-    def _hint(self, store: Store, key: dict[str, str]) -> Plan | None:
-        """The winner for the newest record of the same program with other sizes, None if there is none."""
-        for _, record in reversed(list(store.items())):
-            alike = all(record.key.get(name) == key[name] for name in ("skeleton", "device", "host", "versions"))
-            if record.function == self._function.name and alike and record.key != key:
-                plan = parsed(record.winner)
-                return plan if plan is not None and self._options.allows(plan) else None
-        return None
-
-    def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
-        if not _specs.has_specs(list(call.leaves)):
-            return call.args, call.kwargs, ()
-        leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
-        args, kwargs = self._function.unflatten(leaves, call.key.tree, call.key.static)
-        return args, kwargs, ("arguments were made from their specs, not real",)
+    def _with_grad_plan(self, decision: Decision, program: Program, call: Call, settings: Settings) -> Decision:
+        """The decision, with the plan that was tuned under `grad` for traces, if there is one."""
+        record = self._stored(program, self._parts(program, call, "grad"), settings)
+        return decision if record is None else replace(decision, trace_plan=Plan.parse(record.winner))
 
     def _from_store(self, program: Program, call: Call, settings: Settings) -> Decision | None:
-        key = self._parts(program, call)
-        record = store_of(settings).get(_signature.digest(key))
+        record = self._stored(program, self._parts(program, call), settings)
         if record is None:
+            return None
+        decision = self._with_grad_plan(of_record(program, record, None), program, call, settings)
+        return self._keep(call, settings, decision)
+
+    def _stored(self, program: Program, key: dict[str, str], settings: Settings) -> Record | None:
+        """The stored record of a key, if its plan fits the program and it did not expire."""
+        record = store_of(settings).get(_signature.digest(key))
+        if record is None or (record.expires and record.expires <= _tune.now()):
             return None
         plan = parsed(record.winner)
         if plan is None or (reason := program.why_not(plan)):
             _log.info("a stored plan does not fit the program: %s", record.winner if plan is None else reason)
             return None
-        return self._keep(call, settings, of_record(program, record, None))
+        return record
 
     def _keep(self, call: Call, settings: Settings, decision: Decision) -> Decision:
         self._known[self._name(call, settings)] = decision
         return decision
 
-    def _parts(self, program: Program, call: Call) -> dict[str, str]:
-        return _signature.parts(program.traced, call.key, call.places, context=self._options.context)
+    def _parts(self, program: Program, call: Call, under: str = "call") -> dict[str, str]:
+        return _signature.parts(program.traced, call.key, call.places, self._options.context(under))
 
     def _stored_keys(self, call: Call | None, settings: Settings) -> list[str]:
         if call is None:
             items = store_of(settings).items()
             return [key for key, record in items if record.function == self._function.name]
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        return [] if program is None else [_signature.digest(self._parts(program, call))]
+        return [] if program is None else [_signature.digest(self._parts(program, call, u)) for u in ("call", "grad")]
 
     def _miss_text(self, call: Call) -> str:
         return (

@@ -33,6 +33,7 @@ def autoloop(
     forms: Sequence[str] | None = None,
     max_memory_bytes: int | None = None,
     progress: bool | None = None,
+    allow_side_effects: bool = False,
 ) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
 
 
@@ -60,7 +61,8 @@ def autoloop(
             winner must be, relative), `rtol=None, atol=None` (how far results may differ, relative to
             each output's largest magnitude and absolute; None for the dtype's default),
             `bitwise=False` (every bit must be equal), `forms=None` (names of forms to allow),
-            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`.
+            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`,
+            `allow_side_effects=False` (trials may repeat `io_callback`s; prints are never repeated).
 
     Returns:
         An `Autoloop`, called like the function. Errors that the function raises pass through it.

@@ -138,7 +138,11 @@ def out_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
 
 def effects(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Names of the side effects a jaxpr declares, sorted; empty for a pure program."""
-    return tuple(sorted({type(e).__name__.removesuffix("Effect") for e in inner(jaxpr).effects}))
+    return tuple(sorted(set(map(_effect_name, inner(jaxpr).effects))))
+
+
+def _effect_name(effect: Any) -> str:
+    return type(effect).__name__.removesuffix("Effect")
 
 
 # ---------------------------------------------------------------- tracing
@@ -211,6 +215,29 @@ def _keeping(eqn: Any) -> Any:
     if eqn.primitive.name not in CALLS or "donated_invars" in eqn.params:  # a jit runs as one program
         return eqn
     return eqn.replace(params=_with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
+
+
+#: Equations that show values and give none: leaving them out changes no result.
+_PRINTS = ("debug_print", "debug_callback")
+#: Their effects, as `effects` names them.
+PRINT_EFFECTS = frozenset({"Debug", "OrderedDebug"})
+
+
+def without_prints(jaxpr: Jaxpr) -> Jaxpr:
+    """The same program without `jax.debug.print` and `jax.debug.callback`, at any depth."""
+    eqns = [_silent(eqn) for eqn in inner(jaxpr).eqns if eqn.primitive.name not in _PRINTS]
+    return jec.ClosedJaxpr(inner(jaxpr).replace(eqns=eqns, effects=_silent_effects(inner(jaxpr))), jaxpr.consts)
+
+
+def _silent(eqn: Any) -> Any:
+    if not eqn.effects or not bodies(eqn):
+        return eqn
+    silent = _with_bodies(eqn, [without_prints(body) for body in bodies(eqn)])
+    return eqn.replace(params=silent, effects=_silent_effects(eqn))
+
+
+def _silent_effects(of: Any) -> frozenset[Any]:
+    return frozenset(e for e in of.effects if _effect_name(e) not in PRINT_EFFECTS)
 
 
 def conform(value: Any, aval: Aval) -> Any:

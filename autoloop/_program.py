@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +214,11 @@ class Program:
     traced: _jaxpr.Traced
     block: _outline.Block
     loops: tuple[Loop, ...]
+
+    #: Whether trials may run it with fewer iterations, where one call is long.
+    shortens: ClassVar[bool] = True
+    #: What the record of its tuning is to say.
+    note: ClassVar[str] = ""
 
     @classmethod
     def trace(cls, function: Function, key: CallKey, args: Args, kwargs: Kwargs) -> Program | None:

@@ -8,6 +8,7 @@ written; a candidate's time is scaled with the same `a`.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _apply, _estimate, _signature
+from autoloop import _apply, _estimate, _variants
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
 from autoloop._plan import Choice, Parameter, Plan
-from autoloop._program import Function, Program
+from autoloop._program import Program
 
 #: A program is run whole if one call takes no more than this part of the budget.
 _WHOLE_SHARE = 0.015
@@ -93,18 +94,7 @@ def shortened(program: Program, cuts: Mapping[tuple[int, ...], int]) -> Program:
     plan = Plan(tuple(Choice(path, _Shortened.name, count) for path, count in cuts.items()))
     applied = _apply.Applied(plan, {_Shortened.name: _Shortened()})
 
-    def run(*leaves: Any) -> list[Any]:
-        return applied.run_block(program.block, *leaves)
-
-    donated = tuple(i for i, given in enumerate(program.traced.donated) if given)
-    run.__name__ = run.__qualname__ = getattr(program.function.fun, "__name__", "function")
-    function = Function(run, {"donate_argnums": donated})
-    structs = [jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in program.key.avals]
-    leaves, tree, static = function.flatten(tuple(structs), {})
-    key = _signature.call_key(tree, leaves, static)
-    found = Program.trace(function, key, tuple(structs), {})
-    assert found is not None
-    return found
+    return _variants.of_leaves(program, functools.partial(applied.run_block, program.block))
 
 
 def work_share(short: Program, whole: Program) -> float:

@@ -263,12 +263,12 @@ def _one_line(trial: Trial) -> str:
     return f"{trial.status}, {1e3 * trial.run_s:.3f} ms, ratio {trial.ratio:.3f}, build {trial.build_s:.2f} s"
 
 
-def guarded(work: Callable[[], Any], what: str) -> Any:
-    """The result of `work`, or None with one warning if it raises: tuning must never fail a call."""
+def guarded(work: Callable[[], Any], what: str, failed: Callable[[str], Any]) -> Any:
+    """The result of `work`; if it raises, one warning and `failed(reason)`: tuning must never fail a call."""
     try:
         return work()
     except Exception as error:
         _log.warning("%s failed: %r", what, error, exc_info=_log.isEnabledFor(logging.DEBUG))
         text = f"autoloop: {what} failed ({type(error).__name__}: {error}); running as written"
         warnings.warn(text, AutoloopWarning, stacklevel=3)
-        return None
+        return failed(_first_line(error))

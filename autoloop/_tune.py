@@ -114,7 +114,7 @@ def tune(request: Request) -> Tuned:
     spent_s = request.partial.spent_s if request.partial is not None else 0.0
     started = time.perf_counter()
     calibration = _machine.calibrate(), _machine.load()
-    fit = _fit(request)
+    fit = _fit(request) if request.program.shortens else None
     allowed_s = request.budget_s if fit is None else fit.budget_s
     spent_s += time.perf_counter() - started
     budget = Budget(max(0.0, allowed_s - spent_s), request.options.max_memory_bytes)
@@ -211,7 +211,7 @@ def _environment(request: Request) -> dict[str, str]:
     return {**{name: request.key[name] for name in names if name in request.key}, "XLA_FLAGS": xla_flags}
 
 
-def untuned(program: Program, key: Mapping[str, str], reason: str) -> Record:
+def untuned(program: Program, key: Mapping[str, str], reason: str, expires: str = "") -> Record:
     """The record of a program that is not tuned, with the reason."""
     return Record(
         function=program.function.name,
@@ -220,9 +220,10 @@ def untuned(program: Program, key: Mapping[str, str], reason: str) -> Record:
         trials=(Trial(AS_WRITTEN, reason=reason),),
         verdict=f"not tuned: {reason}",
         created=now(),
+        expires=expires,
     )
 
 
-def now(clock: Callable[..., datetime.datetime] = datetime.datetime.now) -> str:
-    """The present moment, UTC, to the second, as ISO 8601."""
-    return clock(datetime.UTC).isoformat(timespec="seconds")
+def now(later_s: float = 0.0, clock: Callable[..., datetime.datetime] = datetime.datetime.now) -> str:
+    """The present moment, or one some seconds later, UTC, to the second, as ISO 8601."""
+    return (clock(datetime.UTC) + datetime.timedelta(seconds=later_s)).isoformat(timespec="seconds")

@@ -476,7 +476,25 @@ def test_a_tuning_that_fails_costs_one_warning_and_is_not_tried_again(monkeypatc
     assert len(calls) == 1
     assert fun.report(XS).winner == "as-written"
     assert "failed" in fun.report(XS).verdict
-    assert stored() == {}  # another process may have more luck
+    (record,) = stored().values()
+    _decide._stores.clear()
+    assert tuned().report(XS) == record  # another process does not try it again at once
+
+
+def test_a_tuning_that_failed_is_tried_again_an_hour_later(monkeypatch, told, tunings):
+    with monkeypatch.context() as patch:
+        patch.setattr(_tune, "tune", lambda request: 1 / 0)
+        tuned()(XS)
+    (record,) = stored().values()
+    assert tunings == []
+    assert record.created < record.expires
+    monkeypatch.setattr(_tune, "now", lambda later_s=0.0: record.expires)
+    fun = tuned()
+    assert fun.plan(XS) is None
+    fun(XS)
+    assert len(tunings) == len(told()) == 1
+    assert str(fun.plan(XS)) == "0=inline"
+    assert stored()[_signature.digest(record.key)].expires == ""
 
 
 def test_a_search_that_fails_costs_one_warning(monkeypatch, told):

@@ -23,6 +23,7 @@ class Inline(Form):
     """The jitted outer loop."""
 
     name = "inline"
+    keeps_effects = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         return None

@@ -1,0 +1,135 @@
+"""One tuning beside the store: its lock, what is known of like programs, made-up arguments, its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autoloop import _signature, _specs, _trial, _tune, _variants
+from autoloop._call import Call
+from autoloop._config import Settings
+from autoloop._options import Options
+from autoloop._plan import Plan
+from autoloop._program import Args, Function, Kwargs, Program
+from autoloop._records import Record
+from autoloop._store import Store
+
+#: A search that its budget ended goes on if today's budget is larger by this factor.
+_GROWN = 1.2
+#: Seconds beyond two budgets after which a dead process's lock on a device is taken over.
+_LOCK_SLACK_S = 60.0
+#: Seconds for which a tuning that failed is not tried again, by any process on the same store.
+_RETRY_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes one decorated function and keeps the records."""
+
+    function: Function
+    options: Options
+
+    def budget_s(self, settings: Settings) -> float:
+        """Seconds that one tuning may take."""
+        return self.options.budget_s if settings.budget_s is None else settings.budget_s
+
+    def worth_resuming(self, record: Record, settings: Settings) -> bool:
+        """Whether there is budget left for a search that ended early: an interrupt's, or a larger one."""
+        budget_s = self.budget_s(settings)
+        grown = budget_s > _GROWN * record.budget_s
+        return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
+
+    def tune(
+        self,
+        program: Program,
+        key: Mapping[str, str],
+        call: Call,
+        settings: Settings,
+        store: Store,
+        partial: Record | None,
+    ) -> _tune.Tuned:
+        """Tunes and stores the record; a failure of any kind becomes a record of as-written that expires."""
+        request = self._request(program, key, call, settings, store, partial)
+        lock = store.lock(f"device {key['device']}", 2 * request.budget_s + _LOCK_SLACK_S, request.budget_s)
+        with lock as alone:
+            if not alone:
+                shared = "another process was tuning on this device at the same time"
+                request = replace(request, notes=(*request.notes, shared))
+            try:
+                tuned: _tune.Tuned = _trial.guarded(
+                    lambda: _tune.tune(request),
+                    f"tuning {self.function.name}",
+                    lambda reason: _tune.Tuned(
+                        _tune.untuned(program, key, f"tuning failed ({reason})", _tune.now(_RETRY_S)), None
+                    ),
+                )
+            except _tune.Interrupted as stop:
+                store.put(_signature.digest(key), stop.record)
+                raise
+        store.put(_signature.digest(key), tuned.record)
+        return tuned if request.program is program else replace(tuned, winner=None)
+
+    def _request(
+        self,
+        program: Program,
+        key: Mapping[str, str],
+        call: Call,
+        settings: Settings,
+        store: Store,
+        partial: Record | None,
+    ) -> _tune.Request:
+        args, kwargs, notes = self._real_arguments(call)
+        hint, again = (None, ()) if partial is not None else self._hint(store, key)
+        quiet = _variants.quiet(program)
+        if quiet is not program:
+            args, kwargs = tuple(self.function.flatten(args, kwargs)[0]), {}
+        return _tune.Request(
+            quiet,
+            args,
+            kwargs,
+            self.options,
+            key,
+            call.device,
+            self.budget_s(settings),
+            (*notes, *again, *filter(None, [program.note])),
+            partial,
+            hint,
+        )
+
+    def _hint(self, store: Store, key: Mapping[str, str]) -> tuple[Plan | None, tuple[str, ...]]:
+        """A plan that won before and is to be tried first, and what to note of it.
+
+        Of this very program under other versions of jax, jaxlib or the driver, else of the newest record
+        of the same program with other sizes.
+        """
+        alike = [r for _, r in reversed(list(store.items())) if self._is_alike(r, key)]
+        for record in alike:
+            if set(_differing(record, key)) == {"versions"} and (plan := self._allowed(record)):
+                was = record.key["versions"]
+                return plan, (f"{plan} won under {was} and was checked again under {key['versions']}",)
+        for record in alike:
+            if record.key["versions"] == key["versions"]:
+                return self._allowed(record), ()
+        return None, ()
+
+    def _is_alike(self, record: Record, key: Mapping[str, str]) -> bool:
+        same = all(record.key.get(name) == key[name] for name in ("skeleton", "device", "host"))
+        return record.function == self.function.name and same and record.key != key and bool(record.key.get("versions"))
+
+    def _allowed(self, record: Record) -> Plan | None:
+        with contextlib.suppress(ValueError):  # a plan of a newer autoloop
+            plan = Plan.parse(record.winner)
+            return plan if self.options.allows(plan) else None
+        return None
+
+    def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
+        if not _specs.has_specs(list(call.leaves)):
+            return call.args, call.kwargs, ()
+        leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
+        args, kwargs = self.function.unflatten(leaves, call.key.tree, call.key.static)
+        return args, kwargs, ("arguments were made from their specs, not real",)
+
+
+def _differing(record: Record, key: Mapping[str, str]) -> list[str]:
+    return [name for name in key if record.key.get(name) != key[name]]
