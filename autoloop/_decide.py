@@ -11,11 +11,14 @@ from dataclasses import replace
 from autoloop import _config, _signature, _specs, _trial, _tune
 from autoloop._call import Call
 from autoloop._config import Settings
+from autoloop._crew import ALONE, Crew
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
+from autoloop._processes import Group
 from autoloop._program import Args, Function, Kwargs, OneProgram, Program, runs_in_trace
 from autoloop._records import AutoloopWarning, MissError, Record
+from autoloop._several import Question, Several
 from autoloop._store import Store
 
 _log = logging.getLogger("autoloop")
@@ -49,11 +52,17 @@ class Decider:
         self._lock = threading.RLock()
         self._known: dict[Hashable, Decision] = {}
         self._warned: set[str] = set()
+        self._several = Several()
+        #: Calls in a trace about which the processes agreed that there is no plan.
+        self._missed: set[Hashable] = set()
 
     def known(self, call: Call, settings: Settings) -> Decision | None:
-        """The decision remembered in memory or in the store; never tunes."""
+        """The decision remembered in memory or in the store; never tunes.
+
+        In a program of several processes only what they agreed on counts, which stands in memory.
+        """
         found = self._known.get(self._name(call, settings))
-        if found is not None:
+        if found is not None or self._several.group(call) is not None:
             return found
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None or not program.loops:
@@ -98,14 +107,16 @@ class Decider:
         decision = self._known[self._name(call, settings)]
         assert decision.record is not None
         assert decision.whole_s is not None
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        assert program is not None
+        if (group := self._several.group(call)) is not None:
+            seconds = self._several.slowest(group, self._question(program, call, settings), seconds)
         record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
         note = f"the first whole call took {seconds:.3g} s, as written it was expected to take {decision.whole_s:.3g} s"
         record = record.replace(notes=(*record.notes, note))
         if slow and not decision.plan.as_written:
             verdict = f"{record.winner} was demoted: the whole call was slower than expected of as-written"
             record = record.replace(winner=str(Plan()), verdict=verdict)
-        program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        assert program is not None
         store_of(settings).put(_signature.digest(record.key), record)
         kept = None if slow else decision.candidate
         confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
@@ -116,6 +127,7 @@ class Decider:
         store = store_of(settings)
         for key in self._stored_keys(call, settings):
             store.delete(key)
+        self._missed.clear()
         if call is None:
             self._known.clear()
         else:
@@ -138,6 +150,38 @@ class Decider:
             return FOR_NOW
         if reason := why_untuned(program):
             return self._keep(call, settings, untuned(program, self._parts(program, call), reason))
+        if (group := self._several.group(call)) is not None:
+            return self._decide_together(group, program, call, settings, retune)
+        return self._decide_alone(program, call, settings, retune, ALONE)
+
+    def _decide_together(
+        self, group: Group, program: Program, call: Call, settings: Settings, retune: bool
+    ) -> Decision:
+        """The decision of all processes; what this one would decide by itself counts only if it leads."""
+        name = self._name(call, settings)
+        if call.in_trace and name in self._missed:
+            return AS_WRITTEN
+        decision, reason = self._several.decide(
+            group,
+            self._question(program, call, settings),
+            lambda crew: self._decide_alone(program, call, settings, retune, crew),
+        )
+        if reason:
+            self._warn_once(f"{self._function.name}: {reason}; all of them run as written")
+        if decision.record is not None:
+            return self._keep(call, settings, decision)
+        self._known.pop(name, None)
+        if call.in_trace:
+            self._missed.add(name)
+        return decision
+
+    def _question(self, program: Program, call: Call, settings: Settings) -> Question:
+        def request() -> _tune.Request:
+            return self._request(program, call, settings)
+
+        return Question(call, program, self._parts(program, call), self._budget_s(settings), request)
+
+    def _decide_alone(self, program: Program, call: Call, settings: Settings, retune: bool, crew: Crew) -> Decision:
         found = None if retune else self._from_store(program, call, settings)
         may_tune = settings.mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
@@ -148,7 +192,7 @@ class Decider:
         if not may_tune:
             _log.info("%s: no record for %s; runs as written", self._function.name, _arguments(call))
             return AS_WRITTEN
-        return self._tune(program, call, settings, partial)
+        return self._tune(program, call, settings, partial, crew)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
@@ -161,28 +205,21 @@ class Decider:
         grown = budget_s > _GROWN * record.budget_s
         return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
 
-    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
-        """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
-        key, store = self._parts(program, call), store_of(settings)
+    def _request(self, program: Program, call: Call, settings: Settings) -> _tune.Request:
         args, kwargs, notes = self._real_arguments(call)
-        budget_s = self._budget_s(settings)
-        request = _tune.Request(
-            program,
-            args,
-            kwargs,
-            self._options,
-            key,
-            call.device,
-            budget_s,
-            notes,
-            partial,
-            None if partial is not None else self._hint(store, key),
-        )
+        key, budget_s = self._parts(program, call), self._budget_s(settings)
+        return _tune.Request(program, args, kwargs, self._options, key, call.device, budget_s, notes)
+
+    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None, crew: Crew) -> Decision:
+        """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
+        key, store, budget_s = self._parts(program, call), store_of(settings), self._budget_s(settings)
+        hint = None if partial is not None else self._hint(store, key)
+        request = replace(self._request(program, call, settings), partial=partial, hint=hint, crew=crew)
         what = f"tuning {self._function.name}"
         with store.lock(f"device {key['device']}", 2 * budget_s + _LOCK_SLACK_S, budget_s) as alone:
             if not alone:
                 shared = "another process was tuning on this device at the same time"
-                request = replace(request, notes=(*notes, shared))
+                request = replace(request, notes=(*request.notes, shared))
             try:
                 tuned = _trial.guarded(lambda: _tune.tune(request), what)
             except _tune.Interrupted as stop:

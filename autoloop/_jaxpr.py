@@ -186,6 +186,11 @@ def under_trace() -> bool:
     return not core.trace_state_clean()
 
 
+def coordination() -> Any:
+    """The client of the service that the processes of a program share; None without `jax.distributed`."""
+    return importlib.import_module("jax._src.distributed").global_state.client
+
+
 def is_tracer(value: Any) -> bool:
     """Whether a leaf belongs to a transformation in progress."""
     return isinstance(value, jax.core.Tracer)
