@@ -38,8 +38,21 @@ _STEP_SLACK_S = 60.0
 #: Parts of a signature that are the same in all processes of a program: not the host, nor device numbers.
 _COMMON_PARTS = ("program", "arguments", "statics", "device", "context", "schema")
 
-_held: collections.Counter[str] = collections.Counter()
-_lock = threading.Lock()
+class _Names:
+    """Names for talks: the n-th about the same thing has the same name in all processes."""
+
+    def __init__(self) -> None:
+        self._held: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+
+    def next(self, name: str) -> str:
+        with self._lock:
+            self._held[name] += 1
+            return f"{name}/{self._held[name]}"
+
+
+#: One for the process: two wrappers of one function may ask about the same program.
+_NAMES = _Names()
 
 
 @dataclass(frozen=True)
@@ -73,8 +86,8 @@ Alone = Callable[[_lockstep.Leader], Decision]
 class Several:
     """What one decorated function agreed on with the other processes."""
 
-    def __init__(self, find_group: Callable[..., Group | None] = group) -> None:
-        self._find_group = find_group
+    def __init__(self, find_group: Callable[..., Group | None] = group, names: _Names = _NAMES) -> None:
+        self._find_group, self._names = find_group, names
         #: Why nobody is waited for any more, "" while they are.
         self._gave_up = ""
 
@@ -102,17 +115,24 @@ class Several:
         """The largest of all processes' seconds, in all of them; infinite where they can't agree."""
         if found.transport is None:
             return math.inf
-        talk = _talk(found, "confirm", question.parts)
+        talk = self._talk(found, "confirm", question.parts)
         try:
             return _together.slowest(talk, seconds, _step_s(question))
         except Stopped:
             return math.inf
 
+    def _talk(self, found: Group, kind: str, parts: dict[str, str]) -> Talk:
+        """The next talk about a signature."""
+        assert found.transport is not None
+        common = _signature.digest({name: parts[name] for name in _COMMON_PARTS})
+        who = "-".join(map(str, found.ranks)) if found.shared else "all"
+        return Talk(found.transport, self._names.next(f"autoloop/{kind}/{who}/{common}"), found.ranks, found.own)
+
     def _begin(self, found: Group, question: Question) -> Talk:
         """A talk that all have joined; the leader's first line says so."""
         if found.transport is None:
             raise Stopped("they were not started by jax.distributed.initialize")
-        talk = _talk(found, question.kind, question.parts)
+        talk = self._talk(found, question.kind, question.parts)
         if self._gave_up:
             talk.stop(self._gave_up)
         join_s = _JOIN_BUDGETS * question.budget_s + 1.0 if found.shared else _JOIN_S
@@ -156,17 +176,6 @@ class Several:
             talk.stop(f"{type(error).__name__}: {error}")
             raise
         return decision
-
-
-def _talk(found: Group, kind: str, parts: dict[str, str]) -> Talk:
-    """A talk about a signature; each process counts those that it had about the same one."""
-    assert found.transport is not None
-    common = _signature.digest({name: parts[name] for name in _COMMON_PARTS})
-    name = f"autoloop/{kind}/{'-'.join(map(str, found.ranks)) if found.shared else 'all'}/{common}"
-    with _lock:
-        _held[name] += 1
-        number = _held[name]
-    return Talk(found.transport, f"{name}/{number}", found.ranks, found.own)
 
 
 def _step_s(question: Question) -> float:
