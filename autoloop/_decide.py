@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import warnings
@@ -11,11 +12,14 @@ from dataclasses import replace
 from autoloop import _config, _signature, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
+from autoloop._crew import ALONE, Crew
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
+from autoloop._processes import Group
 from autoloop._program import Function, OneProgram, Program, runs_in_trace
 from autoloop._records import AutoloopWarning, MissError, Record
+from autoloop._several import Question, Several
 from autoloop._store import Store
 from autoloop._tuner import Tuner
 
@@ -47,11 +51,17 @@ class Decider:
         self._lock = threading.RLock()
         self._known: dict[Hashable, Decision] = {}
         self._warned: set[str] = set()
+        self._several = Several()
+        #: Calls in a trace about which the processes agreed that there is no plan.
+        self._missed: dict[Hashable, Decision] = {}
 
     def known(self, call: Call, settings: Settings) -> Decision | None:
-        """The decision remembered in memory or in the store; never tunes."""
+        """The decision remembered in memory or in the store; never tunes.
+
+        In a program of several processes only what they agreed on counts, which stands in memory.
+        """
         found = self._known.get(self._name(call, settings))
-        if found is not None:
+        if found is not None or self._several.group(call) is not None:
             return found
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None or not program.loops:
@@ -88,15 +98,28 @@ class Decider:
             if program is None or (reason := why_untuned(program, self._options.allow_side_effects)):
                 raise ValueError(f"under='grad': {reason if program else 'the function closes over tracers'}")
             program = _variants.under_grad(program)
-            key, store = self._parts(program, call, "grad"), store_of(settings)
-            record = self._stored(program, key, settings)
-            resumed = record is not None and settings.mode == "tune" and self._tuner.worth_resuming(record, settings)
-            if record is None or resumed:
-                if settings.mode != "tune":
-                    return None
-                record = self._tuner.tune(program, key, call, settings, store, record).record
+            if (group := self.group(call)) is None:
+                record = self._grad_alone(program, call, settings, ALONE).record
+            else:
+                question = self._question(program, call, settings, "grad")
+                alone = functools.partial(self._grad_alone, program, call, settings)
+                record = self._several.decide(group, question, alone)[0].record
             self._known.pop(self._name(call, settings), None)  # decided before this was known
             return record
+
+    def _grad_alone(self, program: Program, call: Call, settings: Settings, crew: Crew) -> Decision:
+        key, store = self._parts(program, call, "grad"), store_of(settings)
+        record = self._stored(program, key, settings)
+        resumed = record is not None and settings.mode == "tune" and self._tuner.worth_resuming(record, settings)
+        if record is None and settings.mode != "tune":
+            return AS_WRITTEN
+        if record is None or resumed:
+            record = self._tuner.tune(program, key, call, settings, store, record, crew).record
+        return of_record(program, record, None)
+
+    def group(self, call: Call) -> Group | None:
+        """The processes that must agree about a call; None where there is only one."""
+        return self._several.group(call)
 
     def demote(self, call: Call, settings: Settings, reason: str) -> None:
         """Takes a plan that failed while it ran out of force, in memory and in the store, with one warning."""
@@ -129,14 +152,16 @@ class Decider:
         decision = self._known[self._name(call, settings)]
         assert decision.record is not None
         assert decision.whole_s is not None
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        assert program is not None
+        if (group := self.group(call)) is not None:
+            seconds = self._several.slowest(group, self._question(program, call, settings), seconds)
         record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
         note = f"the first whole call took {seconds:.3g} s, as written it was expected to take {decision.whole_s:.3g} s"
         record = record.replace(notes=(*record.notes, note))
         if slow and not decision.plan.as_written:
             verdict = f"{record.winner} was demoted: the whole call was slower than expected of as-written"
             record = record.replace(winner=str(Plan()), verdict=verdict)
-        program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        assert program is not None
         store_of(settings).put(_signature.digest(record.key), record)
         kept = None if slow else decision.candidate
         confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
@@ -147,6 +172,7 @@ class Decider:
         store = store_of(settings)
         for key in self._stored_keys(call, settings):
             store.delete(key)
+        self._missed.clear()
         if call is None:
             self._known.clear()
         else:
@@ -166,6 +192,37 @@ class Decider:
             return FOR_NOW
         if reason := why_untuned(program, self._options.allow_side_effects):
             return self._keep(call, settings, untuned(program, self._parts(program, call), reason))
+        if (group := self.group(call)) is not None:
+            return self._decide_together(group, program, call, settings, retune)
+        return self._decide_alone(program, call, settings, retune, ALONE)
+
+    def _decide_together(
+        self, group: Group, program: Program, call: Call, settings: Settings, retune: bool
+    ) -> Decision:
+        """The decision of all processes; what this one would decide by itself counts only if it leads."""
+        name = self._name(call, settings)
+        if call.in_trace and name in self._missed:
+            return self._missed[name]
+        decision, reason = self._several.decide(
+            group,
+            self._question(program, call, settings),
+            lambda crew: self._decide_alone(program, call, settings, retune, crew),
+        )
+        if reason:
+            self._warn_once(f"{self._function.name}: {reason}; all of them run as written")
+        if decision.record is not None:
+            return self._keep(call, settings, decision)
+        self._known.pop(name, None)
+        if call.in_trace:
+            self._missed[name] = decision
+        return decision
+
+    def _question(self, program: Program, call: Call, settings: Settings, under: str = "call") -> Question:
+        parts = self._parts(program, call, under)
+        request = functools.partial(self._tuner.request, program, parts, call, settings)
+        return Question(call, program, parts, self._tuner.budget_s(settings), request)
+
+    def _decide_alone(self, program: Program, call: Call, settings: Settings, retune: bool, crew: Crew) -> Decision:
         found = None if retune else self._from_store(program, call, settings)
         may_tune = settings.mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
@@ -178,16 +235,16 @@ class Decider:
             inside = f"in a trace as {decision.trace_plan}" if call.in_trace else "as written"
             _log.info("%s: no record for %s; runs %s", self._function.name, _arguments(call), inside)
             return decision
-        return self._tune(program, call, settings, partial)
+        return self._tune(program, call, settings, partial, crew)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
 
-    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
+    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None, crew: Crew) -> Decision:
         key = self._parts(program, call)
-        tuned = self._tuner.tune(program, key, call, settings, store_of(settings), partial)
+        tuned = self._tuner.tune(program, key, call, settings, store_of(settings), partial, crew)
         decision = replace(of_record(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
         return self._keep(call, settings, self._with_grad_plan(decision, program, call, settings))
 

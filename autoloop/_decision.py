@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from autoloop import _choose, _jaxpr, _tune
+from autoloop import _choose, _prints, _tune
 from autoloop._plan import Plan
 from autoloop._program import HostProgram, OneProgram, Program, runs_in_trace
 from autoloop._records import Record
@@ -50,7 +50,7 @@ def why_untuned(program: Program, allow_side_effects: bool) -> str:
     """Why a program is not tuned at all, or "". Prints are left out of trials, other effects can't be."""
     if not program.loops:
         return "there is no loop in the program"
-    effects = set(program.effects) - _jaxpr.PRINT_EFFECTS
+    effects = set(program.effects) - _prints.PRINT_EFFECTS
     if effects and not (allow_side_effects and effects <= _REPEATABLE):
         return (
             f"the program has side effects ({', '.join(sorted(effects))}), which trials would repeat; "

@@ -115,6 +115,8 @@ class Autoloop(Asked[P, R]):
         call = self._take_apart(args, kwargs)
         if call is None or call.in_trace or any(getattr(leaf, "is_deleted", bool)() for leaf in call.leaves):
             raise error
+        if self._decider.group(call) is not None:
+            raise error  # the other processes may run the plan: this one can't leave it by itself
         settings = _config.current()
         decision = self._decision(call, settings)
         if decision.plan.as_written or not decision.repeatable:

@@ -138,10 +138,11 @@ def out_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
 
 def effects(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Names of the side effects a jaxpr declares, sorted; empty for a pure program."""
-    return tuple(sorted(set(map(_effect_name, inner(jaxpr).effects))))
+    return tuple(sorted(set(map(effect_name, inner(jaxpr).effects))))
 
 
-def _effect_name(effect: Any) -> str:
+def effect_name(effect: Any) -> str:
+    """The name of one side effect."""
     return type(effect).__name__.removesuffix("Effect")
 
 
@@ -190,6 +191,11 @@ def under_trace() -> bool:
     return not core.trace_state_clean()
 
 
+def coordination() -> Any:
+    """The client of the service that the processes of a program share; None without `jax.distributed`."""
+    return importlib.import_module("jax._src.distributed").global_state.client
+
+
 def is_tracer(value: Any) -> bool:
     """Whether a leaf belongs to a transformation in progress."""
     return isinstance(value, jax.core.Tracer)
@@ -214,30 +220,7 @@ def _keeping(eqn: Any) -> Any:
         return eqn.replace(params={**eqn.params, "donated_invars": (False,) * len(eqn.params["donated_invars"])})
     if eqn.primitive.name not in CALLS or "donated_invars" in eqn.params:  # a jit runs as one program
         return eqn
-    return eqn.replace(params=_with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
-
-
-#: Equations that show values and give none: leaving them out changes no result.
-_PRINTS = ("debug_print", "debug_callback")
-#: Their effects, as `effects` names them.
-PRINT_EFFECTS = frozenset({"Debug", "OrderedDebug"})
-
-
-def without_prints(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program without `jax.debug.print` and `jax.debug.callback`, at any depth."""
-    eqns = [_silent(eqn) for eqn in inner(jaxpr).eqns if eqn.primitive.name not in _PRINTS]
-    return jec.ClosedJaxpr(inner(jaxpr).replace(eqns=eqns, effects=_silent_effects(inner(jaxpr))), jaxpr.consts)
-
-
-def _silent(eqn: Any) -> Any:
-    if not eqn.effects or not bodies(eqn):
-        return eqn
-    silent = _with_bodies(eqn, [without_prints(body) for body in bodies(eqn)])
-    return eqn.replace(params=silent, effects=_silent_effects(eqn))
-
-
-def _silent_effects(of: Any) -> frozenset[Any]:
-    return frozenset(e for e in of.effects if _effect_name(e) not in PRINT_EFFECTS)
+    return eqn.replace(params=with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
 
 
 def conform(value: Any, aval: Aval) -> Any:
@@ -266,14 +249,14 @@ def empty(aval: Aval, length: int | None = None) -> Any:
 def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:
     """The equation with other bodies (and parameters), everything else kept, as a function."""
     outvars = [jec.Var(v.aval) for v in eqn.outvars]  # dropped outputs too: callers count on all
-    changed = eqn.replace(params={**_with_bodies(eqn, new_bodies), **params}, outvars=outvars)
+    changed = eqn.replace(params={**with_bodies(eqn, new_bodies), **params}, outvars=outvars)
     wanted = [i for i, v in enumerate(eqn.invars) if not isinstance(v, jec.Literal)]
     inputs = [eqn.invars[i] for i in wanted]
     run = as_fun(assemble([changed], inputs, outvars, bodies(eqn)[0]))
     return lambda *args: run(*(args[i] for i in wanted))
 
 
-def _with_bodies(eqn: Any, new_bodies: Sequence[Jaxpr]) -> dict[str, Any]:
+def with_bodies(eqn: Any, new_bodies: Sequence[Jaxpr]) -> dict[str, Any]:
     """An equation's parameters with other bodies."""
     todo, params = list(new_bodies), dict(eqn.params)
     for name in _BODIES[eqn.primitive.name]:

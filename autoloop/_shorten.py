@@ -137,8 +137,8 @@ class Fit:
         )
 
 
-#: Seconds of one blocked call of a program on these leaves.
-TimeCall = Callable[[Program], float]
+#: Seconds of one blocked call of a program on these leaves; it was shortened to this share.
+TimeCall = Callable[[Program, float], float]
 
 
 def fit(program: Program, budget_s: float, time_call: TimeCall) -> Fit | None:
@@ -147,7 +147,7 @@ def fit(program: Program, budget_s: float, time_call: TimeCall) -> Fit | None:
     Args:
         program: traced.
         budget_s: seconds that its tuning may take.
-        time_call: compiles a program as written and times a call of it.
+        time_call: compiles a shortened program and times a call of it.
     """
     guess_s = _estimate.seconds(program.traced.jaxpr)
     if guess_s <= _WHOLE_SHARE * budget_s:
@@ -157,7 +157,7 @@ def fit(program: Program, budget_s: float, time_call: TimeCall) -> Fit | None:
     share = min(0.25, target_s / guess_s / 8)
     while len(points) < 6:
         short = shortened(program, lengths(program.loops, share))
-        points.append((work_share(short, program), time_call(short), short))
+        points.append((work_share(short, program), time_call(short, share), short))
         if points[-1][0] > 0.5:
             return None  # even half of it is quick
         if len(points) > 1 and points[-1][1] >= target_s / 2:
@@ -182,7 +182,7 @@ def _fitted(program: Program, points: Sequence[tuple[float, float, Program]], bu
     return Fit(short, share2, fixed_s, whole_s, allowed_s)
 
 
-def timer(leaves: Sequence[Any], donated: Sequence[bool]) -> TimeCall:
+def timer(leaves: Sequence[Any], donated: Sequence[bool]) -> Callable[[Program], float]:
     """Times calls of programs on these leaves, donated ones copied; the best of three."""
 
     def time_call(program: Program) -> float:

@@ -164,17 +164,22 @@ def default_device() -> Any:
     """The device on which jax puts data that nobody placed."""
     chosen = getattr(jax.config, "jax_default_device", None)
     if chosen is None:
-        return jax.devices()[0]
-    return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
 
 
 def device_of(places: Sequence[Hashable]) -> tuple[Any, int]:
     """(a device of the kind the call runs on, how many devices it runs on)."""
     for sharding in places:
         if sharding is not None:
-            devices = sorted(sharding.device_set, key=lambda d: d.id)  # type: ignore[attr-defined]
+            # One of this process first: only of those can it ask anything.
+            devices = sorted(sharding.device_set, key=_by_process)  # type: ignore[attr-defined]
             return devices[0], len(devices)
     return default_device(), 1
+
+
+def _by_process(device: Any) -> tuple[bool, int]:
+    return device.process_index != jax.process_index(), device.id
 
 
 # ---------------------------------------------------------------- the disk key

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _machine, _search, _shorten, _space, _trial
+from autoloop import _lockstep, _machine, _search, _shorten, _space, _trial
+from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._loops import Loop
 from autoloop._options import Options
@@ -19,6 +20,8 @@ from autoloop._plan import COMPILER_OPTIONS, Choice, Plan
 from autoloop._program import ALL_FORMS, Args, Kwargs, OneProgram, Program, runs_in_trace
 from autoloop._progress import Progress
 from autoloop._records import AS_WRITTEN, Budget, Record, Trial
+from autoloop._runner import Runner
+from autoloop._together import Talk
 
 #: Loops that do less than this part of a program's work are not worth trials of their own.
 _LEAST_SHARE = 0.01
@@ -40,6 +43,7 @@ class Request:
         partial: an unfinished record of the same signature, to go on from.
         hint: the winner of the same program with other sizes.
         also: plans to try in any case.
+        crew: who measures.
     """
 
     program: Program
@@ -53,6 +57,7 @@ class Request:
     partial: Record | None = None
     hint: Plan | None = None
     also: tuple[Plan, ...] = ()
+    crew: Crew = ALONE
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ def tune(request: Request) -> Tuned:
     spent_s += time.perf_counter() - started
     budget = Budget(max(0.0, allowed_s - spent_s), request.options.max_memory_bytes)
     bench = _bench(request, budget, fit)
+    request.crew.begin(fit is not None)
     progress = Progress(request.program.function.name, budget.seconds, request.options.progress)
 
     def measure(plans: Sequence[Plan], best: float) -> list[Trial]:
@@ -141,10 +147,17 @@ def tune(request: Request) -> Tuned:
 
 def _fit(request: Request) -> _shorten.Fit | None:
     """How to shorten a program of which one call would take too much of the budget."""
-    program = request.program
-    leaves, _, _ = program.function.flatten(request.args, request.kwargs)
-    time_call = _shorten.timer(leaves, program.traced.donated)
-    return _shorten.fit(program, request.budget_s, time_call)
+    time_call = _timer(request)
+
+    def time_all(short: Program, share: float) -> float:
+        return request.crew.time(share, lambda: time_call(short))
+
+    return _shorten.fit(request.program, request.budget_s, time_all)
+
+
+def _timer(request: Request) -> Callable[[Program], float]:
+    leaves, _, _ = request.program.function.flatten(request.args, request.kwargs)
+    return _shorten.timer(leaves, request.program.traced.donated)
 
 
 def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
@@ -157,19 +170,44 @@ def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
 
 
 def _bench(request: Request, budget: Budget, fit: _shorten.Fit | None) -> _trial.Bench:
+    candidate_for, inputs = _runnable(request, None if fit is None else fit.program)
+    options, scale = request.options, float if fit is None else fit.scale
+    given = candidate_for, inputs, options.tolerance, budget, options.margin, request.device, scale
+    return _trial.Bench(*given, crew=request.crew)
+
+
+def _runnable(request: Request, short: Program | None) -> tuple[Callable[[Plan], Any], Inputs]:
+    """(what makes candidates, what they run on): of the whole program, or of a shortened one on flat leaves."""
     program = request.program
     leaves, tree, static = program.function.flatten(request.args, request.kwargs)
+    if short is not None:
+        return short.candidate, Inputs(leaves, program.traced.donated, lambda values: (tuple(values), {}))
 
     def rebuild(values: Sequence[Any]) -> tuple[Args, Kwargs]:
         return program.function.unflatten(values, tree, static)
 
-    inputs = Inputs(leaves, program.traced.donated, rebuild)
-    options, device = request.options, request.device
-    if fit is None:
-        return _trial.Bench(program.candidate, inputs, options.tolerance, budget, options.margin, device)
-    flat = Inputs(leaves, program.traced.donated, lambda values: (tuple(values), {}))
-    short = fit.program.candidate
-    return _trial.Bench(short, flat, options.tolerance, budget, options.margin, device, fit.scale)
+    return program.candidate, Inputs(leaves, program.traced.donated, rebuild)
+
+
+def follow(request: Request, talk: Talk, wait_s: float, last: str) -> tuple[dict[str, Any], Runner | None]:
+    """Takes part in a tuning that another process leads, up to its line `last`.
+
+    Returns:
+        (that line, what ran the plans here; None if nothing was tried or only a shortened program).
+    """
+    time_call, options, program, shorts = _timer(request), request.options, request.program, list[Program]()
+
+    def time_short(share: float) -> float:
+        shorts.append(_shorten.shortened(program, _shorten.lengths(program.loops, share)))
+        return time_call(shorts[-1])
+
+    def runner(shortened: bool) -> Runner:
+        given = _runnable(request, shorts[-1] if shortened else None)
+        return Runner(*given, options.tolerance, options.max_memory_bytes, request.device)
+
+    follower = _lockstep.Follower(talk, wait_s, runner, time_short)
+    line = follower.until(last)
+    return line, None if follower.shortened else follower.runner
 
 
 def _record(
@@ -182,7 +220,7 @@ def _record(
 ) -> Record:
     busy = _machine.busy_note(calibration[0], bench.spreads, calibration[1])
     long = "" if fit is None else fit.note
-    notes = [*request.notes, *(note for note in (long, busy, _trace_note(outcome)) if note)]
+    notes = [*request.notes, *(note for note in (long, request.crew.note, busy, _trace_note(outcome)) if note)]
     return Record(
         function=request.program.function.name,
         key=dict(request.key),

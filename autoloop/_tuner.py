@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoloop import _signature, _specs, _trial, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
+from autoloop._crew import Crew
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program
@@ -48,9 +50,12 @@ class Tuner:
         settings: Settings,
         store: Store,
         partial: Record | None,
+        crew: Crew,
     ) -> _tune.Tuned:
         """Tunes and stores the record; a failure of any kind becomes a record of as-written that expires."""
-        request = self._request(program, key, call, settings, store, partial)
+        hint, again = (None, ()) if partial is not None else self._hint(store, key)
+        request = self.request(program, key, call, settings)
+        request = replace(request, partial=partial, hint=hint, notes=(*request.notes, *again), crew=crew)
         lock = store.lock(f"device {key['device']}", 2 * request.budget_s + _LOCK_SLACK_S, request.budget_s)
         with lock as alone:
             if not alone:
@@ -60,9 +65,7 @@ class Tuner:
                 tuned: _tune.Tuned = _trial.guarded(
                     lambda: _tune.tune(request),
                     f"tuning {self.function.name}",
-                    lambda reason: _tune.Tuned(
-                        _tune.untuned(program, key, f"tuning failed ({reason})", _tune.now(_RETRY_S)), None
-                    ),
+                    functools.partial(_failed, program, key),
                 )
             except _tune.Interrupted as stop:
                 store.put(_signature.digest(key), stop.record)
@@ -70,32 +73,14 @@ class Tuner:
         store.put(_signature.digest(key), tuned.record)
         return tuned if request.program is program else replace(tuned, winner=None)
 
-    def _request(
-        self,
-        program: Program,
-        key: Mapping[str, str],
-        call: Call,
-        settings: Settings,
-        store: Store,
-        partial: Record | None,
-    ) -> _tune.Request:
+    def request(self, program: Program, key: Mapping[str, str], call: Call, settings: Settings) -> _tune.Request:
+        """What is to be tuned: on real values, and without the program's prints."""
         args, kwargs, notes = self._real_arguments(call)
-        hint, again = (None, ()) if partial is not None else self._hint(store, key)
         quiet = _variants.quiet(program)
         if quiet is not program:
             args, kwargs = tuple(self.function.flatten(args, kwargs)[0]), {}
-        return _tune.Request(
-            quiet,
-            args,
-            kwargs,
-            self.options,
-            key,
-            call.device,
-            self.budget_s(settings),
-            (*notes, *again, *filter(None, [program.note])),
-            partial,
-            hint,
-        )
+        notes = (*notes, *filter(None, [program.note]))
+        return _tune.Request(quiet, args, kwargs, self.options, key, call.device, self.budget_s(settings), notes)
 
     def _hint(self, store: Store, key: Mapping[str, str]) -> tuple[Plan | None, tuple[str, ...]]:
         """A plan that won before and is to be tried first, and what to note of it.
@@ -129,6 +114,11 @@ class Tuner:
         leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
         args, kwargs = self.function.unflatten(leaves, call.key.tree, call.key.static)
         return args, kwargs, ("arguments were made from their specs, not real",)
+
+
+def _failed(program: Program, key: Mapping[str, str], reason: str) -> _tune.Tuned:
+    record = _tune.untuned(program, key, f"tuning failed ({reason})", _tune.now(_RETRY_S))
+    return _tune.Tuned(record, None)
 
 
 def _differing(record: Record, key: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from autoloop import _jaxpr, _signature
+from autoloop import _jaxpr, _prints, _signature
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program, runs_in_trace
 
@@ -100,9 +100,9 @@ class _QuietProgram(Program):
 
 def quiet(program: Program) -> Program:
     """The program without its prints, as a function of its flat argument leaves; itself if it has none."""
-    if not _jaxpr.PRINT_EFFECTS.intersection(program.effects):
+    if not _prints.PRINT_EFFECTS.intersection(program.effects):
         return program
-    silent = of_leaves(program, _jaxpr.as_fun(_jaxpr.without_prints(program.traced.jaxpr)))
+    silent = of_leaves(program, _jaxpr.as_fun(_prints.without_prints(program.traced.jaxpr)))
     return _QuietProgram(silent.function, silent.key, silent.traced, silent.block, silent.loops, program)
 
 

@@ -12,18 +12,19 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
-    {"_records", "_agree", "_inputs", "_machine", "_progress"},
+    {"_records", "_agree", "_inputs", "_machine", "_progress", "_together"},
     {"_config", "_jaxpr", "_choose", "_report", "_store", "_timing"},
-    {"_outline", "_canonical"},
+    {"_outline", "_canonical", "_processes", "_prints"},
     {"_loops", "_parts", "_signature"},
     {"_host", "_plan", "_estimate", "_carries"},
-    {"_form", "_space", "_trial"},
-    {"_forms", "_legal", "_apply", "_search"},
-    {"_program"},
+    {"_form", "_space", "_crew", "_runner"},
+    {"_forms", "_legal", "_apply", "_search", "_trial"},
+    {"_program", "_lockstep"},
     {"_options", "_call", "_variants"},
     {"_pinned", "_shorten", "_specs"},
     {"_tune"},
     {"_decision", "_tuner"},
+    {"_several"},
     {"_decide"},
     {"_asked", "_demo"},
     {"_dispatch"},
@@ -40,6 +41,7 @@ WITHOUT = {
     "_search": {"jax", "numpy", "time", "os", "diskcache"},
     "_space": {"jax", "numpy", "time", "os", "diskcache"},
     "_plan": {"jax", "numpy", "time", "os", "diskcache"},
+    "_together": {"jax", "numpy", "os", "diskcache"},
     "_report": {"jax", "numpy"},
     "_store": {"jax", "numpy"},
 }

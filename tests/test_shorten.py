@@ -77,7 +77,7 @@ class Clock:
     def __init__(self, fixed, rate):
         self.fixed, self.rate, self.asked = fixed, rate, []
 
-    def __call__(self, short):
+    def __call__(self, short, share):
         work = sum(loop.work for loop in short.loops if len(loop.path) == 1)
         self.asked.append(work)
         return self.fixed + self.rate * work
