@@ -177,7 +177,15 @@ def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
 
 def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
     """An aval as what `jax.jit(...).trace` takes."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+    place = explicit(aval) if sharding is None else sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=place)
+
+
+def explicit(aval: Aval) -> Any:
+    """The sharding that is part of a value's type (over explicit mesh axes); None for others."""
+    sharding = getattr(aval, "sharding", None)
+    types = getattr(getattr(sharding, "mesh", None), "axis_types", ())
+    return sharding if any(t == jax.sharding.AxisType.Explicit for t in types) else None
 
 
 def under_trace() -> bool:
@@ -238,7 +246,11 @@ def empty(aval: Aval, length: int | None = None) -> Any:
     shape = aval.shape if length is None else (length, *aval.shape)
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return jnp.empty(shape, aval.dtype)
-    return conform(jnp.zeros(shape, aval.dtype), aval)
+    zeros = conform(jnp.zeros(shape, aval.dtype), aval)
+    if (place := explicit(aval)) is None:
+        return zeros
+    spec = jax.sharding.PartitionSpec(*((None,) * (len(shape) - aval.ndim)), *place.spec)
+    return jax.sharding.reshard(zeros, jax.sharding.NamedSharding(place.mesh, spec))
 
 
 def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:

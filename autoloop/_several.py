@@ -38,6 +38,7 @@ _STEP_SLACK_S = 60.0
 #: Parts of a signature that are the same in all processes of a program: not the host, nor device numbers.
 _COMMON_PARTS = ("program", "arguments", "statics", "device", "context", "schema")
 
+
 class _Names:
     """Names for talks: the n-th about the same thing has the same name in all processes."""
 

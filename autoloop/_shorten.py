@@ -99,7 +99,7 @@ def shortened(program: Program, cuts: Mapping[tuple[int, ...], int]) -> Program:
     donated = tuple(i for i, given in enumerate(program.traced.donated) if given)
     run.__name__ = run.__qualname__ = getattr(program.function.fun, "__name__", "function")
     function = Function(run, {"donate_argnums": donated})
-    structs = [jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in program.key.avals]
+    structs = [jax.ShapeDtypeStruct(s, d, weak_type=w, sharding=p) for s, d, w, p in program.key.avals]
     leaves, tree, static = function.flatten(tuple(structs), {})
     key = _signature.call_key(tree, leaves, static)
     found = Program.trace(function, key, tuple(structs), {})
