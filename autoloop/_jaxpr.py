@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jec
 
+from autoloop import _mesh
 from autoloop._records import UnsupportedJaxError
 
 Aval = Any
@@ -171,21 +172,14 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
 
 
 def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
-    """The closed jaxpr of a flat function at these avals."""
-    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*(struct(a) for a in avals))
+    """The closed jaxpr of a flat function at these avals, over which mesh axes they vary included."""
+    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*avals)
 
 
 def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
     """An aval as what `jax.jit(...).trace` takes."""
-    place = explicit(aval) if sharding is None else sharding
+    place = _mesh.explicit(aval) if sharding is None else sharding
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=place)
-
-
-def explicit(aval: Aval) -> Any:
-    """The sharding that is part of a value's type (over explicit mesh axes); None for others."""
-    sharding = getattr(aval, "sharding", None)
-    types = getattr(getattr(sharding, "mesh", None), "axis_types", ())
-    return sharding if any(t == jax.sharding.AxisType.Explicit for t in types) else None
 
 
 def under_trace() -> bool:
@@ -247,7 +241,7 @@ def empty(aval: Aval, length: int | None = None) -> Any:
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return jnp.empty(shape, aval.dtype)
     zeros = conform(jnp.zeros(shape, aval.dtype), aval)
-    if (place := explicit(aval)) is None:
+    if (place := _mesh.explicit(aval)) is None:
         return zeros
     spec = jax.sharding.PartitionSpec(*((None,) * (len(shape) - aval.ndim)), *place.spec)
     return jax.sharding.reshard(zeros, jax.sharding.NamedSharding(place.mesh, spec))

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from autoloop import _canonical, _jaxpr
+from autoloop import _canonical, _jaxpr, _mesh
 from autoloop._records import SCHEMA
 
 #: jax settings that change the traced program or how it is compiled.
@@ -129,7 +129,7 @@ def call_key(tree: Any, leaves: Sequence[Any], static: tuple[Any, ...]) -> CallK
 
 def _aval(leaf: Any) -> Aval:
     aval = jax.typeof(leaf)
-    return (aval.shape, aval.dtype, aval.weak_type, _jaxpr.explicit(aval))
+    return (aval.shape, aval.dtype, aval.weak_type, _mesh.explicit(aval))
 
 
 def config_values() -> tuple[Hashable, ...]:
