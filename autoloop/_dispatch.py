@@ -80,9 +80,8 @@ class Autoloop(Asked[P, R]):
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
         else:
-            if self._fast._cache_size() != self._entries:
-                self._note_entry(args, kwargs)
-            return cast(R, result)
+            if self._fast._cache_size() == self._entries or not self._misplaced(args, kwargs):
+                return cast(R, result)
         return self._resolve(args, kwargs)
 
     def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
@@ -137,17 +136,20 @@ class Autoloop(Asked[P, R]):
         """Whether jax may have refused the fast jit for its XLA options: legal only at top level."""
         return bool(self._planned.options) and Call.of(self._function, args, kwargs).in_trace
 
-    def _note_entry(self, args: Args, kwargs: Kwargs) -> None:
-        """Jax compiled the program for one more signature or placement of its arguments.
+    def _misplaced(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether a call that made jax compile once more ran with a plan of another placement, and can run again.
 
-        jit shares a trace between devices, so a call on data that the user placed elsewhere ran with
-        the plan of another placement just now: right, but perhaps not the fastest. From now on a key
-        made in Python tells the placements apart.
+        jit shares a trace between devices, so data that the user placed elsewhere is served by the plan for
+        another device: right, but perhaps not the fastest, and perhaps with its outputs elsewhere than as
+        written. From now on a key made in Python tells the placements apart. What was donated is gone, so
+        that one call keeps its result.
         """
         self._entries = self._fast._cache_size()
         call = Call.of(self._function, args, kwargs)
-        if call.placed and not call.in_trace:
-            self._watch_places = True
+        if not call.placed or call.in_trace:
+            return False
+        self._watch_places = True
+        return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
         settings = _config.current()

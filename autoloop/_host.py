@@ -81,13 +81,17 @@ class Piece:
         name: str,
         donate: Sequence[int] = (),
         options: Sequence[tuple[str, str]] = (),
+        keep_unused: bool = False,
     ) -> None:
         def piece(*values: Any) -> list[Any]:
             return list(fun(*values))
 
         piece.__name__ = piece.__qualname__ = f"autoloop_{name}"
         self.run: Callable[..., list[Any]] = jax.jit(
-            piece, donate_argnums=tuple(donate), compiler_options=compiler_options(options)
+            piece,
+            donate_argnums=tuple(donate),
+            keep_unused=keep_unused,
+            compiler_options=compiler_options(options),
         )
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
@@ -163,18 +167,20 @@ def spec_of(value: Any) -> Any:
 
 
 def starter(scan: _jaxpr.Scan) -> Piece:
-    """(init...) -> (iterations done, carry..., ys...): fresh buffers that steps may donate.
+    """(consts, init, xs) -> (iterations done, carry..., ys...): fresh buffers that steps may donate.
 
-    The carry is copied, so that a step never consumes a buffer of the user's, nor one buffer twice.
+    The carry is copied, so that a step never consumes a buffer of the user's, nor one buffer twice. Consts
+    and xs are not read, but they say on which devices buffers are made.
     """
     _, carry, _ = scan.split_inputs(_jaxpr.in_avals(scan.body))
     _, y = scan.split_outputs(_jaxpr.out_avals(scan.body))
 
-    def start(*init: Any) -> list[Any]:
+    def start(*values: Any) -> list[Any]:
+        _, init, _ = scan.split_inputs(values)
         fresh = [jnp.copy(_jaxpr.conform(v, a)) for v, a in zip(init, carry, strict=True)]
         return [jnp.int32(0), *fresh, *(_jaxpr.empty(a, scan.length) for a in y)]
 
-    return Piece(start, "start")
+    return Piece(start, "start", keep_unused=True)
 
 
 def position(scan: _jaxpr.Scan, done: Any, count: int = 1) -> Any:
@@ -230,8 +236,8 @@ class SteppedLoop:
         return [done + 1, *put_one(values[:half], values[half:], index)]
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
-        consts, init, xs = self._scan.split_inputs(specs)
-        done, *state = self._start.prepare(init, cost)
+        consts, _, xs = self._scan.split_inputs(specs)
+        done, *state = self._start.prepare(specs, cost)
         carry, ys = self._scan.split_outputs(state)
         if self._scan.length:
             x = self._take.prepare([done, *xs], cost)
@@ -246,8 +252,8 @@ class SteppedLoop:
 
     def __call__(self, *values: Any) -> list[Any]:
         scan = self._scan
-        consts, init, xs = scan.split_inputs(values)
-        done, *state = self._start(*init)
+        consts, _, xs = scan.split_inputs(values)
+        done, *state = self._start(*values)
         carry, ys = scan.split_outputs(state)
         for _ in range(scan.length):
             x = self._take(done, *xs)

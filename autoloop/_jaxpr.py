@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jec
 
+from autoloop import _mesh
 from autoloop._records import UnsupportedJaxError
 
 Aval = Any
@@ -176,13 +177,14 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
 
 
 def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
-    """The closed jaxpr of a flat function at these avals."""
-    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*(struct(a) for a in avals))
+    """The closed jaxpr of a flat function at these avals, over which mesh axes they vary included."""
+    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*avals)
 
 
 def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
     """An aval as what `jax.jit(...).trace` takes."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+    place = _mesh.explicit(aval) if sharding is None else sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=place)
 
 
 def under_trace() -> bool:
@@ -243,7 +245,11 @@ def empty(aval: Aval, length: int | None = None) -> Any:
     shape = aval.shape if length is None else (length, *aval.shape)
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return jnp.empty(shape, aval.dtype)
-    return conform(jnp.zeros(shape, aval.dtype), aval)
+    zeros = conform(jnp.zeros(shape, aval.dtype), aval)
+    if (place := _mesh.explicit(aval)) is None:
+        return zeros
+    spec = jax.sharding.PartitionSpec(*((None,) * (len(shape) - aval.ndim)), *place.spec)
+    return jax.sharding.reshard(zeros, jax.sharding.NamedSharding(place.mesh, spec))
 
 
 def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -11,12 +12,14 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _outline
+from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _mesh, _outline
 from autoloop._forms import FORMS
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
 from autoloop._records import PlanError
 from autoloop._signature import CallKey, Statics, call_key
+
+_log = logging.getLogger("autoloop")
 
 ALL_FORMS: _form.Forms = {form.name: form for form in FORMS}
 
@@ -95,7 +98,15 @@ class Function:
             if strict:
                 raise PlanError(reason)
             return self.as_written(*args, **kwargs)
-        outs = _apply.Applied(plan, ALL_FORMS).run_block(block, *leaves)
+        try:
+            outs = _apply.Applied(plan, ALL_FORMS).run_block(block, *leaves)
+        except Exception as error:
+            # Inside shard_map a carry must vary over the same mesh axes from the first iteration on. A plan
+            # found outside may begin with a constant, which varies over none.
+            if strict or not any(_mesh.manual(jax.typeof(leaf)) for leaf in leaves):
+                raise
+            _log.info("%s: %s does not run inside shard_map (%s); runs as written", self.name, plan, error)
+            return self.as_written(*args, **kwargs)
         outs = _jaxpr.conform_all(outs, _jaxpr.out_avals(jaxpr))
         return jax.tree.unflatten(out_trees[0], outs)
 

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from autoloop import _canonical, _jaxpr
+from autoloop import _canonical, _jaxpr, _mesh
 from autoloop._records import SCHEMA
 
 #: jax settings that change the traced program or how it is compiled.
@@ -100,8 +100,8 @@ def _as_tuple(value: Any, kind: type) -> tuple[Any, ...]:
     return (value,) if isinstance(value, kind) else tuple(value)
 
 
-#: Shape, dtype, weak type.
-Aval = tuple[tuple[int, ...], Any, bool]
+#: Shape, dtype, weak type, and the sharding where it is part of the type.
+Aval = tuple[tuple[int, ...], Any, bool, Any]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def call_key(tree: Any, leaves: Sequence[Any], static: tuple[Any, ...]) -> CallK
 
 def _aval(leaf: Any) -> Aval:
     aval = jax.typeof(leaf)
-    return (aval.shape, aval.dtype, aval.weak_type)
+    return (aval.shape, aval.dtype, aval.weak_type, _mesh.explicit(aval))
 
 
 def config_values() -> tuple[Hashable, ...]:
@@ -224,8 +224,9 @@ def arguments_part(key: CallKey) -> str:
 
 
 def _aval_text(aval: Aval) -> str:
-    shape, dtype, weak = aval
-    return f"{_short(dtype)}[{','.join(map(str, shape))}]{'*' * weak}"
+    shape, dtype, weak, place = aval
+    spread = "" if place is None else f"@{_canonical.stable_text(place)}"
+    return f"{_short(dtype)}[{','.join(map(str, shape))}]{'*' * weak}{spread}"
 
 
 def _short(dtype: Any) -> str:

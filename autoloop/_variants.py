@@ -116,7 +116,7 @@ def of_leaves(program: Program, flat: _jaxpr.Flat) -> Program:
         setattr(run, name, getattr(program.function.fun, name, "function"))
     donated = tuple(i for i, given in enumerate(program.traced.donated) if given)
     function = Function(run, {"donate_argnums": donated})
-    structs = tuple(jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in program.key.avals)
+    structs = tuple(jax.ShapeDtypeStruct(s, d, weak_type=w, sharding=p) for s, d, w, p in program.key.avals)
     leaves, tree, static = function.flatten(structs, {})
     found = Program.trace(function, _signature.call_key(tree, leaves, static), structs, {})
     assert found is not None

@@ -12,7 +12,7 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
-    {"_records", "_agree", "_inputs", "_machine", "_progress", "_together"},
+    {"_records", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
     {"_config", "_jaxpr", "_choose", "_report", "_store", "_timing"},
     {"_outline", "_canonical", "_processes", "_prints"},
     {"_loops", "_parts", "_signature"},
