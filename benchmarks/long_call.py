@@ -34,7 +34,7 @@ def program(weights: Any, state: Any, body: str, outer: int) -> Any:
 
 def arguments(body: str) -> tuple[Any, Any]:
     """Weights and state."""
-    return jnp.eye(96) * 0.5, jnp.ones((48, 96)) if body == "products" else jnp.ones(1 << 17)
+    return jnp.eye(96) * 0.5, jnp.ones((96, 96)) if body == "products" else jnp.ones(1 << 18)
 
 
 def first_call(which: str, body: str, outer: int, budget_s: float) -> dict[str, Any]:
