@@ -69,6 +69,8 @@ class Form(abc.ABC):
     keeps_effects: ClassVar[bool] = False
     #: Whether JAX can differentiate this form in reverse.
     reverse_differentiable: ClassVar[bool] = True
+    #: Whether it stops on a condition, so that its time depends on values.
+    stops_early: ClassVar[bool] = False
 
     @abc.abstractmethod
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:

@@ -40,6 +40,7 @@ class Request:
         partial: an unfinished record of the same signature, to go on from.
         hint: the winner of the same program with other sizes.
         also: plans to try in any case.
+        only: nothing but those and as written.
     """
 
     program: Program
@@ -53,6 +54,7 @@ class Request:
     partial: Record | None = None
     hint: Plan | None = None
     also: tuple[Plan, ...] = ()
+    only: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def _fit(request: Request) -> _shorten.Fit | None:
 def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
     """What may be tried: where the program is shortened, what is legal there too."""
     whole = space(request.program, request.options, request.device.platform)
+    whole = dataclasses.replace(whole, axes=(), options=()) if request.only else whole
     if fit is None:
         return whole
     short = fit.program

@@ -32,6 +32,7 @@ class Until(Form):
 
     name = "until"
     reverse_differentiable: ClassVar[bool] = False
+    stops_early: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         if loop.effects:
