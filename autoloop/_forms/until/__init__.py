@@ -31,6 +31,7 @@ class Until(Form):
     """The loop that ends when it is done."""
 
     name = "until"
+    comes_first: ClassVar[bool] = True
     reverse_differentiable: ClassVar[bool] = False
     stops_early: ClassVar[bool] = True
 
