@@ -114,9 +114,14 @@ def alone(script: str, words: Sequence[str], limit_s: float, store: str | None =
 # ---------------------------------------------------------------- results
 
 
-def with_earlier(name: str, key: str, rows: Sequence[Row], order: Sequence[str], folder: Path = RESULTS) -> list[Row]:
-    """`rows` and, of the results kept before on this machine and version, those of other `key`s, in `order`."""
-    where = environment()
+def with_earlier(
+    name: str, key: str, rows: Sequence[Row], order: Sequence[str], folder: Path = RESULTS, **alike: Any
+) -> list[Row]:
+    """`rows` and, of the results kept before on this machine and version, those of other `key`s, in `order`.
+
+    `alike`: what else must be the same in a row that is kept.
+    """
+    where = {**environment(), **alike}
     fresh = {row[key]: row for row in rows}
     path = folder / f"{name}.jsonl"
     kept = map(json.loads, path.read_text().splitlines()) if path.exists() else iter(())
