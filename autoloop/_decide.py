@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Hashable
 from dataclasses import replace
 
-from autoloop import _config, _signature, _tune, _variants
+from autoloop import _config, _recheck, _signature, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
@@ -75,8 +75,8 @@ class Decider:
             MissError: mode `strict` and nothing is remembered.
             Exception: what the user's function raises while it is traced or run.
         """
-        found = self._known.get(self._name(call, settings))
-        if found is not None and not retune:
+        found = None if retune else self._remembered(call, settings)
+        if found is not None:
             return found
         patience_s = _PATIENCE * self._tuner.budget_s(settings) + 1.0
         if not self._lock.acquire(timeout=patience_s):
@@ -183,10 +183,16 @@ class Decider:
     def _name(self, call: Call, settings: Settings) -> Hashable:
         return (*call.name, settings.cache_dir, settings.wisdom)
 
+    def _remembered(self, call: Call, settings: Settings) -> Decision | None:
+        """The decision in memory, unless this call is to check it again."""
+        found = self._known.get(self._name(call, settings))
+        again = found is not None and settings.mode == "tune" and _recheck.due(found.record, call)
+        return None if again else found
+
     def _decide(self, call: Call, settings: Settings, retune: bool) -> Decision:
-        name = self._name(call, settings)
-        if name in self._known and not retune:
-            return self._known[name]
+        known = None if retune else self._remembered(call, settings)
+        if known is not None:
+            return known
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:
             return FOR_NOW
@@ -226,7 +232,7 @@ class Decider:
         found = None if retune else self._from_store(program, call, settings)
         may_tune = settings.mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
-        if found is not None and not (partial is not None and self._tuner.worth_resuming(partial, settings)):
+        if found is not None and not (partial is not None and self._tuner.goes_on(partial, call, settings)):
             return found
         if found is None and settings.mode == "strict":
             raise MissError(self._miss_text(call))

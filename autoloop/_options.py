@@ -49,7 +49,7 @@ class Options:
         Args:
             under: `call` for plans of a call, `grad` for those of forward and backward pass together.
         """
-        names = ("expected_calls", "margin", "rtol", "atol", "bitwise", "forms")
+        names = ("expected_calls", "margin", "rtol", "atol", "bitwise", "forms", "max_memory_bytes")
         changed = {n: getattr(self, n) for n in names if getattr(self, n) != getattr(_DEFAULTS, n)}
         return ", ".join([under, *(f"{name}={value}" for name, value in changed.items())])
 

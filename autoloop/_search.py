@@ -3,8 +3,9 @@
 Pure: no jax, no clock, no disk. `measure` is any callable from plans to trials, so a test passes a
 table. Seconds come from the trials themselves.
 
-A nest of L loops with F choices each has F**L plans, so it is searched loop by loop, the one with
-most work first, keeping what helps, and once more if something changed.
+A nest of L loops with F choices each has F**L plans, so it is searched loop by loop, keeping what helps:
+first, from the outermost loop in, the few forms that run iterations in another order, which gain most;
+then all forms, the loop with most work of its own first, and once more if something changed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from autoloop._choose import LEAST_ROUNDS, Rules, choose, cost, with_breakeven
 from autoloop._plan import Plan
 from autoloop._records import AS_WRITTEN, Budget, Status, Trial
-from autoloop._space import Axis, Outcome, SearchInterrupted, Space
+from autoloop._space import Axis, Measure, Outcome, SearchInterrupted, Space
 
 #: A rung slower than the best plan by this factor ends its ladder.
 _CLIFF = 2.0
@@ -35,13 +35,6 @@ _DEAR_SHARE = 0.15
 _OPTION_BASES = 4
 #: A plan is not tried if one that builds as much for the same loop was slower than the best by this.
 _TWIN_CLIFF = 4.0
-
-
-class Measure(Protocol):
-    """From plans to trials, timed together; `best` is the best ratio so far."""
-
-    def __call__(self, plans: Sequence[Plan], best: float) -> Sequence[Trial]:
-        """Measures."""
 
 
 # ---------------------------------------------------------------- searching
@@ -67,7 +60,7 @@ class _Search:
             self.attempt(plan, Plan(), patient=False)
         best = self.from_hint()
         if best is None:
-            best = self.visit(Plan())
+            best = self.visit(self.reordered())
             if not best.as_written:
                 best = self.visit(best)
                 best = self.each_alone(best)
@@ -84,6 +77,20 @@ class _Search:
             return None
         winner, _ = choose([self.trials[Plan()], self.trials[plan]], self.rules)
         return plan if winner.plan == str(plan) else None
+
+    def reordered(self) -> Plan:
+        """The best plan of forms that come first: their factors should not wait until the budget is spent.
+
+        Outer loops come before inner ones: batched, an outer loop may leave nothing to be done inside.
+        """
+        best = Plan()
+        for axis in sorted(self.space.axes, key=lambda a: (-self.whole_work(a), a.path)):
+            best = self.climb(axis, best, first=True)
+        return best
+
+    def whole_work(self, axis: Axis) -> float:
+        """A loop's work with that of the loops inside it."""
+        return sum(a.work for a in self.space.axes if a.path[: len(axis.path)] == axis.path)
 
     def visit(self, best: Plan) -> Plan:
         """One pass over the loops, the one with most work of its own first."""
@@ -127,10 +134,10 @@ class _Search:
                 found[name] = min(found.get(name, (trial.ratio, plan)), (trial.ratio, plan), key=lambda x: x[0])
         return [plan for _, plan in sorted(found.values(), key=lambda x: x[0])]
 
-    def climb(self, axis: Axis, best: Plan, start: Plan | None = None) -> Plan:
-        """The best plan after trying this loop's choices on top of `start`, which is `best` if not given."""
+    def climb(self, axis: Axis, best: Plan, start: Plan | None = None, first: bool = False) -> Plan:
+        """The best plan after trying this loop's choices (or the first) on `start`, which is `best` if not given."""
         start = best if start is None else start
-        for ladder in axis.ladders:
+        for ladder in axis.ladders[: axis.first if first else None]:
             for choice in ladder:
                 plan = start.with_choice(choice)
                 trial = self.trials.get(plan) or self.attempt(plan, best)

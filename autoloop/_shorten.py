@@ -34,6 +34,8 @@ _TARGET_LEAST_S = 0.02
 _LONG_CALL_SHARE = 0.12
 #: Of a loop that is shortened at least this many iterations are left.
 _LEAST_LENGTH = 4
+#: Beyond two probes, those that compile for so long end there: they take this part of the budget at most.
+_FIT_SHARE = 0.15
 
 
 @final
@@ -141,26 +143,30 @@ class Fit:
 TimeCall = Callable[[Program, float], float]
 
 
-def fit(program: Program, budget_s: float, time_call: TimeCall) -> Fit | None:
+def fit(
+    program: Program, budget_s: float, time_call: TimeCall, clock: Callable[[], float] = time.perf_counter
+) -> Fit | None:
     """How to try a program, None to run it whole.
 
     Args:
         program: traced.
         budget_s: seconds that its tuning may take.
         time_call: compiles a shortened program and times a call of it.
+        clock: seconds, ever rising.
     """
     guess_s = _estimate.seconds(program.traced.jaxpr)
     if guess_s <= _WHOLE_SHARE * budget_s:
         return None
-    target_s = max(_TARGET_SHARE * budget_s, _TARGET_LEAST_S)
+    target_s, end = max(_TARGET_SHARE * budget_s, _TARGET_LEAST_S), clock() + _FIT_SHARE * budget_s
     points: list[tuple[float, float, Program]] = []
     share = min(0.25, target_s / guess_s / 8)
     while len(points) < 6:
         short = shortened(program, lengths(program.loops, share))
         points.append((work_share(short, program), time_call(short, share), short))
-        if points[-1][0] > 0.5:
-            return None  # even half of it is quick
-        if len(points) > 1 and points[-1][1] >= target_s / 2:
+        done, seconds, _ = points[-1]
+        if done > 0.5 or seconds / done <= _WHOLE_SHARE * budget_s:
+            return None  # even half of it is quick, or as many calls of this as make a whole one
+        if len(points) > 1 and (seconds >= target_s / 2 or clock() > end):
             break
         share = _next_share(points, target_s)
     return _fitted(program, points, budget_s)

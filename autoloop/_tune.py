@@ -44,6 +44,7 @@ class Request:
         hint: the winner of the same program with other sizes.
         also: plans to try in any case.
         crew: who measures.
+        only: nothing but those and as written.
     """
 
     program: Program
@@ -58,6 +59,7 @@ class Request:
     hint: Plan | None = None
     also: tuple[Plan, ...] = ()
     crew: Crew = ALONE
+    only: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,17 @@ def space(program: Program, options: Options, platform: str) -> _space.Space:
     """What may be tried for a program: each loop's ladders in the allowed forms, and XLA options."""
     total = max((loop.work for loop in program.loops), default=1.0)
     worth = [loop for loop in program.loops if loop.work >= _LEAST_SHARE * total]
-    axes = tuple(_space.Axis(loop.path, _own_work(loop, program.loops), _ladders(loop, options)) for loop in worth)
+    axes = tuple(_axis(loop, program.loops, options) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
     return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches)
+
+
+def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:
+    ladders = _ladders(loop, options)
+    first = [ladder for ladder in ladders if ALL_FORMS[ladder[0].form].comes_first]
+    rest = [ladder for ladder in ladders if ladder not in first]
+    return _space.Axis(loop.path, _own_work(loop, loops), (*first, *rest), len(first))
 
 
 def _own_work(loop: Loop, loops: Sequence[Loop]) -> float:
@@ -163,6 +172,7 @@ def _timer(request: Request) -> Callable[[Program], float]:
 def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
     """What may be tried: where the program is shortened, what is legal there too."""
     whole = space(request.program, request.options, request.device.platform)
+    whole = dataclasses.replace(whole, axes=(), options=()) if request.only else whole
     if fit is None:
         return whole
     short = fit.program

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoloop import _signature, _specs, _trial, _tune, _variants
+from autoloop import _recheck, _signature, _specs, _trial, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import Crew
@@ -42,6 +42,10 @@ class Tuner:
         grown = budget_s > _GROWN * record.budget_s
         return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
 
+    def goes_on(self, record: Record, call: Call, settings: Settings) -> bool:
+        """Whether a call that finds this record tunes all the same: to go on, or to check it on real values."""
+        return _recheck.due(record, call) or self.worth_resuming(record, settings)
+
     def tune(
         self,
         program: Program,
@@ -56,6 +60,7 @@ class Tuner:
         hint, again = (None, ()) if partial is not None else self._hint(store, key)
         request = self.request(program, key, call, settings)
         request = replace(request, partial=partial, hint=hint, notes=(*request.notes, *again), crew=crew)
+        request = _recheck.adjusted(request)
         lock = store.lock(f"device {key['device']}", 2 * request.budget_s + _LOCK_SLACK_S, request.budget_s)
         with lock as alone:
             if not alone:
@@ -70,12 +75,14 @@ class Tuner:
             except _tune.Interrupted as stop:
                 store.put(_signature.digest(key), stop.record)
                 raise
+        if request.only and partial is not None:
+            tuned = replace(tuned, record=_recheck.merged(tuned.record, partial))
         store.put(_signature.digest(key), tuned.record)
         return tuned if request.program is program else replace(tuned, winner=None)
 
     def request(self, program: Program, key: Mapping[str, str], call: Call, settings: Settings) -> _tune.Request:
         """What is to be tuned: on real values, and without the program's prints."""
-        args, kwargs, notes = self._real_arguments(call)
+        args, kwargs, notes = self._real_arguments(call, program)
         quiet = _variants.quiet(program)
         if quiet is not program:
             args, kwargs = tuple(self.function.flatten(args, kwargs)[0]), {}
@@ -108,12 +115,12 @@ class Tuner:
             return plan if self.options.allows(plan) else None
         return None
 
-    def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
+    def _real_arguments(self, call: Call, program: Program) -> tuple[Args, Kwargs, tuple[str, ...]]:
         if not _specs.has_specs(list(call.leaves)):
             return call.args, call.kwargs, ()
         leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
         args, kwargs = self.function.unflatten(leaves, call.key.tree, call.key.static)
-        return args, kwargs, ("arguments were made from their specs, not real",)
+        return args, kwargs, (_recheck.note(program),)
 
 
 def _failed(program: Program, key: Mapping[str, str], reason: str) -> _tune.Tuned:

@@ -5,7 +5,9 @@ python), with the best of all forms, and as written by hand. Each program has a 
 tunes from empty stores, checks that all outputs agree, and then races the four in interleaved rounds;
 every call is blocked on. Ratios are medians of paired rounds with 95 % intervals.
 
-    python benchmarks/bench_forms.py [--programs langevin,hmc] [--size large] [--budget 30] [--rounds 21]
+    python benchmarks/bench_forms.py [--programs langevin,hmc] [--size large] [--budget 10] [--rounds 21] [--limit 600]
+
+Rows of other runs on the same machine and version are kept, so the programs may be measured in parts.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -81,7 +82,7 @@ def measure(name: str, size: str, budget_s: float, rounds: int) -> dict[str, Any
         "hand": jax.jit(zoo.by_hand),
     }
     errors = check({key: jax.block_until_ready(f(*args)) for key, f in functions.items()})
-    calls = {key: _blocked(f, args) for key, f in functions.items()}
+    calls = {key: common.blocked(f, args) for key, f in functions.items()}
     once_s = min(common.interleaved({"written": calls["written"]}, 3)["written"])
     found = common.interleaved(calls, rounds, repeat=max(1, min(200, math.ceil(_SPAN_S / once_s))))
     return {
@@ -101,23 +102,13 @@ def measure(name: str, size: str, budget_s: float, rounds: int) -> dict[str, Any
     }
 
 
-def _blocked(call: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
-    return lambda: jax.block_until_ready(call(*args))
-
-
-def in_process(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The row of one program, from a fresh process without settings of the user's; an error is a row too."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("AUTOLOOP_")}
+def in_process(name: str, given: argparse.Namespace, limit_s: float) -> dict[str, Any]:
+    """The row of one program, from a fresh process; an error is a row too."""
     options = ["--size", given.size, "--budget", str(given.budget), "--rounds", str(given.rounds)]
-    command = [sys.executable, __file__, "--one", name, *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        print(f"{name} failed (exit {done.returncode}):\n{done.stderr}", file=sys.stderr)
-        return {"program": name, "size": given.size, "failed": reason}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    try:
+        return common.alone(__file__, [name, *options], limit_s)
+    except RuntimeError as error:
+        return {"program": name, "size": given.size, "budget_s": given.budget, "failed": str(error)[-300:]}
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -176,8 +167,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--size", choices=SIZES, default="large")
-    parser.add_argument("--budget", type=float, default=30.0, help="seconds of each of the two tunings")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of each of the two tunings")
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that all of it may take")
     parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder for the results")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -187,10 +179,15 @@ def main() -> None:
     names = [name for name in given.programs.split(",") if name]
     for name in names:
         load(name)  # a misspelt name ends here, not after an hour
-    rows = []
-    for name in names:
-        rows.append(in_process(name, given))
-        print(*cells(rows[-1]), sep="  ", file=sys.stderr, flush=True)
+    clock, rows = common.Clock(given.limit), []
+    for done, name in enumerate(names):
+        # A program may take what the others before it left, and twice its share; then it is ended.
+        share_s = clock.left_s / (len(names) - done)
+        clock.say(f"{name}, in at most {2 * share_s:.0f} s")
+        rows.append(in_process(name, given, min(2 * share_s, clock.left_s)))
+        clock.say("  ".join(cells(rows[-1])))
+    alike = {"size": given.size, "budget_s": given.budget}
+    rows = [dict(row) for row in common.with_earlier("forms", "program", rows, PROGRAMS, given.out, **alike)]
     common.write("forms", rows, report(rows, given), given.out)
     sys.exit(any("failed" in row for row in rows))
 

@@ -164,3 +164,11 @@ def test_options_reach_the_search_and_the_gate():
     assert found.rules == Rules(margin=0.1, expected_calls=7)
     assert found.tolerance == Tolerance(rtol=0.5, atol=0.25, bitwise=True)
     assert found.allowed_forms == ("inline",)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [({}, "call"), ({"max_memory_bytes": 5}, "call, max_memory_bytes=5"), ({"margin": 0.1}, "call, margin=0.1")],
+)
+def test_records_of_other_rules_are_not_taken(options, part):
+    assert _options.check(options).context() == part

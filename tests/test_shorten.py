@@ -120,6 +120,25 @@ def test_a_program_that_only_looked_long_is_run_whole():
     assert _shorten.fit(whole, 30.0, Clock(0.0, 0.2 / work)) is None
 
 
+def test_one_probe_suffices_where_even_its_overhead_times_the_shares_is_short():
+    whole = long_program(2_000_000)
+    work = sum(loop.work for loop in whole.loops)
+    clock = Clock(1e-6, 0.3 / work)
+    assert _shorten.fit(whole, 30.0, clock) is None
+    assert len(clock.asked) == 1
+
+
+@pytest.mark.parametrize(("probe_s", "most"), [(0.0, 6), (10.0, 2)])
+def test_probes_that_compile_for_long_are_no_more_than_two(probe_s, most):
+    whole = long_program(500_000_000)
+    work = sum(loop.work for loop in whole.loops)
+    clock = Clock(0.0, 1.0 / work)  # far faster than estimated, so that the target is reached in steps
+    found = _shorten.fit(whole, 30.0, clock, lambda: probe_s * len(clock.asked))
+    assert found.whole_s == pytest.approx(1.0, rel=1e-3)
+    assert 2 <= len(clock.asked) <= most
+    assert (len(clock.asked) > 2) == (probe_s == 0.0)
+
+
 def test_timer_copies_what_is_donated():
     args = (jnp.ones(4), jnp.ones((40, 4)))
     whole = program(lambda c, xs: lax.scan(lambda c, x: (c + x, None), c, xs)[0], args, donate_argnums=0)
