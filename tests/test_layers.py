@@ -26,6 +26,7 @@ ROWS = (
     {"_decide"},
     {"_dispatch", "_demo"},
     {"_decorate"},
+    {"_forms_agree"},
     {"__init__", "__main__", "testing"},
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
