@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Hashable
 from dataclasses import replace
+from pathlib import Path
 
 from autoloop import _config, _recheck, _signature, _tune, _variants
 from autoloop._call import Call
@@ -40,6 +41,14 @@ def store_of(settings: Settings) -> Store:
     if name not in _stores:
         _stores[name] = Store(name[0], settings.wisdom)
     return _stores[name]
+
+
+def close_store(folder: Path) -> None:
+    """Closes the stores in a folder and forgets them, so that it can be removed."""
+    for name, store in list(_stores.items()):
+        if store.folder == folder:
+            store.close()
+            del _stores[name]
 
 
 class Decider:
@@ -245,8 +254,8 @@ class Decider:
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
-            self._warned.add(text)
             warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
+            self._warned.add(text)  # not if the warning was raised as an error: the next call raises again
 
     def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None, crew: Crew) -> Decision:
         key = self._parts(program, call)

@@ -16,6 +16,15 @@ from autoloop import _decide
 _numbers = itertools.count()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_of_the_user():
+    """None of the user's settings; nor those of our own plugin, which turns tuning off where it is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AUTOLOOP_")]:
+            patch.delenv(name)
+        yield
+
+
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory):
     return tmp_path_factory.mktemp("stores")

@@ -29,6 +29,7 @@ ROWS = (
     {"_asked", "_demo"},
     {"_dispatch"},
     {"_decorate"},
+    {"_forms_agree"},
     {"__init__", "__main__", "testing"},
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
