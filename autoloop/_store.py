@@ -8,7 +8,6 @@ JSON disk (CVE-2025-69872), so the disk class here refuses such rows for keys an
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sqlite3
@@ -16,13 +15,14 @@ import stat
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import diskcache
 from diskcache.core import MODE_PICKLE
 
+from autoloop import _wisdom
 from autoloop._records import AutoloopWarning, Record, RecordError
 
 _log = logging.getLogger("autoloop")
@@ -31,8 +31,8 @@ _log = logging.getLogger("autoloop")
 _TIMEOUT_S = 5.0
 #: Seconds between two tries for a lock.
 _LOCK_POLL_S = 0.1
-#: A wisdom file over this many bytes is refused: a whole fleet's records are far smaller.
-_MAX_WISDOM_BYTES = 100_000_000
+#: Keys with these beginnings hold no records: locks, and notes of what is wanted.
+_OTHER_KEYS = ("lock:", "wanted:")
 
 
 class _RefusedError(ValueError):
@@ -89,6 +89,11 @@ class Store:
         text = record.to_json()
         self._attempt(lambda cache: cache.set(key, text))
 
+    def put_all(self, records: Mapping[str, Record]) -> bool:
+        """Keeps all of these records or none; returns whether it did."""
+        texts = {key: record.to_json() for key, record in records.items()}
+        return bool(self._attempt(lambda cache: _set_all(cache, texts)))
+
     def delete(self, key: str) -> None:
         """Drops what is kept under `key`, if anything."""
         self._attempt(lambda cache: cache.delete(key))
@@ -96,6 +101,14 @@ class Store:
     def items(self) -> Iterator[tuple[str, Record]]:
         """All readable records of the folder, oldest first."""
         yield from self._attempt(_all_records) or ()
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """All rows that should be records, as they are stored, readable or not."""
+        yield from self._attempt(_all_texts) or ()
+
+    def wisdom(self) -> Mapping[str, Record]:
+        """The records of the wisdom files, of which the first that holds a key counts."""
+        return dict(self._from_wisdom())
 
     def clear(self) -> int:
         """Drops all records of the folder; returns how many there were."""
@@ -203,7 +216,19 @@ def _text(cache: Any, key: str) -> Any:
 def _record_keys(cache: Any) -> list[str]:
     """Keys of the records; rows whose key is no text are passed over."""
     rows = cache._sql("SELECT key FROM Cache WHERE raw = 1 ORDER BY rowid").fetchall()
-    return [key for (key,) in rows if isinstance(key, str) and not key.startswith("lock:")]
+    return [key for (key,) in rows if isinstance(key, str) and not key.startswith(_OTHER_KEYS)]
+
+
+def _all_texts(cache: Any) -> list[tuple[str, str]]:
+    found = ((key, _text(cache, key)) for key in _record_keys(cache))
+    return [(key, text) for key, text in found if isinstance(text, str)]
+
+
+def _set_all(cache: Any, texts: Mapping[str, str]) -> bool:
+    with cache.transact():
+        for key, text in texts.items():
+            cache.set(key, text)
+    return True
 
 
 def _all_records(cache: Any) -> list[tuple[str, Record]]:
@@ -256,12 +281,7 @@ def _move_aside(folder: Path, error: Exception) -> None:
 
 def _read_wisdom(path: str) -> dict[str, Record]:
     try:
-        if os.path.getsize(path) > _MAX_WISDOM_BYTES:
-            raise RecordError(f"the file is over {_MAX_WISDOM_BYTES} bytes")
-        data = json.loads(Path(path).read_text())
-        if not isinstance(data, dict) or not isinstance(data.get("records"), dict):
-            raise RecordError('the file must hold {"records": {KEY: RECORD}}')
-        return {key: Record.from_dict(value) for key, value in data["records"].items()}
-    except (OSError, ValueError, RecursionError) as error:
+        return _wisdom.read(path)
+    except (OSError, ValueError) as error:
         _warn(f"the wisdom file {path} can't be used: {error}")
         return {}

@@ -22,6 +22,7 @@ from autoloop import (
     _signature,
     _timing,
     _tune,
+    _wisdom,
     autoloop,
 )
 
@@ -165,7 +166,7 @@ def test_wisdom_is_used_where_the_store_has_nothing(tunings, tmp_path, monkeypat
     tuned()(XS)
     ((key, record),) = stored().items()
     wisdom = tmp_path / "wisdom.json"
-    wisdom.write_text(json.dumps({"records": {key: record.to_dict()}}))
+    _wisdom.write(wisdom, {key: record})
     monkeypatch.setenv("AUTOLOOP_CACHE_DIR", str(tmp_path / "empty"))
     monkeypatch.setenv("AUTOLOOP_WISDOM", str(wisdom))
     fun = tuned()

@@ -13,8 +13,8 @@ ROOT = Path(autoloop.__file__).parent
 #: the highest row that it can.
 ROWS = (
     {"_records", "_agree", "_inputs", "_machine", "_progress"},
-    {"_config", "_jaxpr", "_choose", "_report", "_store", "_timing"},
-    {"_outline", "_canonical"},
+    {"_config", "_jaxpr", "_choose", "_report", "_timing", "_wisdom"},
+    {"_outline", "_canonical", "_store"},
     {"_loops", "_parts", "_signature"},
     {"_host", "_plan", "_estimate", "_carries"},
     {"_form", "_space", "_trial"},
@@ -40,6 +40,7 @@ WITHOUT = {
     "_plan": {"jax", "numpy", "time", "os", "diskcache"},
     "_report": {"jax", "numpy"},
     "_store": {"jax", "numpy"},
+    "_wisdom": {"jax", "numpy"},
 }
 
 
