@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from autoloop._records import Record, RecordError
 
-FORMAT = "autoloop wisdom"
-VERSION = 1
+#: What every file begins with, and what this autoloop reads.
+_HEAD = {"format": "autoloop wisdom", "version": 1}
 
 #: A wisdom file over this many bytes is refused: a whole fleet's records are far smaller.
 MAX_BYTES = 100_000_000
@@ -42,11 +42,7 @@ def _rank(record: Record) -> tuple[Rigour, str, str]:
 
 def to_text(records: Mapping[str, Record]) -> str:
     """Records as the text of a wisdom file."""
-    data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "records": {key: record.to_dict() for key, record in records.items()},
-    }
+    data = {**_HEAD, "records": {key: record.to_dict() for key, record in records.items()}}
     return json.dumps(data, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -61,10 +57,9 @@ def from_text(text: str) -> dict[str, Record]:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"it is not JSON: {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("records"), dict):
-        raise RecordError(f'it must hold {{"format": "{FORMAT}", "version": {VERSION}, "records": {{KEY: RECORD}}}}')
-    if data.get("format") != FORMAT or data.get("version") != VERSION:
-        found = f"{data.get('format')!r:.40} version {data.get('version')!r:.40}"
-        raise RecordError(f"its format is {found}; this autoloop reads {FORMAT!r} version {VERSION}")
+        raise RecordError(f'it must hold {json.dumps(_HEAD)[:-1]}, "records": {{KEY: RECORD}}}}')
+    if odd := [f"{name} {data.get(name)!r:.40}" for name, value in _HEAD.items() if data.get(name) != value]:
+        raise RecordError(f"it has {', '.join(odd)}; this autoloop reads {json.dumps(_HEAD)}")
     return {key: _record(key, value) for key, value in data["records"].items()}
 
 

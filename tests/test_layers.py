@@ -15,7 +15,7 @@ ROWS = (
     {"_records", "_agree", "_inputs", "_machine", "_progress"},
     {"_config", "_jaxpr", "_choose", "_report", "_timing", "_wisdom"},
     {"_outline", "_canonical", "_store"},
-    {"_loops", "_parts", "_signature"},
+    {"_loops", "_parts", "_signature", "_entries"},
     {"_host", "_plan", "_estimate", "_carries"},
     {"_form", "_space", "_trial"},
     {"_forms", "_legal", "_apply", "_search"},
@@ -25,7 +25,8 @@ ROWS = (
     {"_decision"},
     {"_decide"},
     {"_dispatch", "_demo"},
-    {"_decorate"},
+    {"_decorate", "_cli"},
+    {"_cli_store", "_cli_wisdom"},
     {"__init__", "__main__", "testing"},
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
