@@ -7,8 +7,9 @@ import threading
 import warnings
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import Any
 
-from autoloop import _config, _signature, _specs, _trial, _tune
+from autoloop import _config, _signature, _specs, _trial, _tune, _wanted, _why
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
@@ -121,6 +122,12 @@ class Decider:
         else:
             self._known.pop(self._name(call, settings), None)
 
+    def explain(self, call: Call, settings: Settings) -> _why.Answer:
+        """Why nothing is remembered for a call."""
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        parts = {} if program is None else self._parts(program, call)
+        return _why.answer(self._function, program, call, parts, store_of(settings))
+
     # ------------------------------------------------------------ private
 
     def _name(self, call: Call, settings: Settings) -> Hashable:
@@ -144,8 +151,10 @@ class Decider:
         if found is not None and not (partial is not None and self._worth_resuming(partial, settings)):
             return found
         if found is None and settings.mode == "strict":
-            raise MissError(self._miss_text(call))
+            raise MissError(_why.strict_text(*self._question(program, call, settings)))
         if not may_tune:
+            if settings.mode == "cached":
+                _wanted.note(store_of(settings), self._function, call, self._parts(program, call))
             _log.info("%s: no record for %s; runs as written", self._function.name, _arguments(call))
             return AS_WRITTEN
         return self._tune(program, call, settings, partial)
@@ -235,12 +244,8 @@ class Decider:
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         return [] if program is None else [_signature.digest(self._parts(program, call))]
 
-    def _miss_text(self, call: Call) -> str:
-        return (
-            f"{self._function.name}({_arguments(call)}): no record is remembered, and mode 'strict' forbids "
-            f"tuning; call .warmup(...) with these shapes in mode 'tune' first, or set AUTOLOOP_MODE=cached "
-            f"to run misses as written"
-        )
+    def _question(self, program: Program, call: Call, settings: Settings) -> tuple[Any, ...]:
+        return self._function, program, call, self._parts(program, call), store_of(settings)
 
 
 def _arguments(call: Call) -> str:

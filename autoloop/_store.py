@@ -1,8 +1,7 @@
 """Where records live: diskcache behind four verbs, and read-only wisdom files behind it.
 
 Nothing here may fail a call: whatever goes wrong is one warning, and records stay in memory.
-Values are JSON text under text keys. diskcache 5.6.3 unpickles rows marked as pickles even under its
-JSON disk (CVE-2025-69872), so the disk class here refuses such rows for keys and for values.
+Values are JSON text under text keys, see `_disk.py`.
 """
 
 from __future__ import annotations
@@ -11,18 +10,17 @@ import contextlib
 import logging
 import os
 import sqlite3
-import stat
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import diskcache
-from diskcache.core import MODE_PICKLE
 
 from autoloop import _wisdom
+from autoloop._disk import RefusedError, TextDisk, make_private
 from autoloop._records import AutoloopWarning, Record, RecordError
 
 _log = logging.getLogger("autoloop")
@@ -33,34 +31,6 @@ _TIMEOUT_S = 5.0
 _LOCK_POLL_S = 0.1
 #: Keys with these beginnings hold no records: locks, and notes of what is wanted.
 _OTHER_KEYS = ("lock:", "wanted:")
-
-
-class _RefusedError(ValueError):
-    """A row that is no text of ours."""
-
-
-class _TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
-    """Stores text and nothing else; a row that would be unpickled is an error, which is a miss."""
-
-    def put(self, key: Any) -> Any:
-        if not isinstance(key, str):
-            raise TypeError(f"keys are texts; got {type(key).__name__}")
-        return super().put(key)
-
-    def get(self, key: Any, raw: Any) -> Any:
-        if not raw:
-            raise _RefusedError("a pickled key was refused")
-        return super().get(key, raw)
-
-    def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
-        if not isinstance(value, str):
-            raise TypeError(f"values are texts; got {type(value).__name__}")
-        return super().store(value, read, key=key)
-
-    def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> Any:
-        if mode == MODE_PICKLE:
-            raise _RefusedError("a pickled row was refused")
-        return super().fetch(mode, filename, value, read)
 
 
 class Store:
@@ -104,7 +74,22 @@ class Store:
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """All rows that should be records, as they are stored, readable or not."""
-        yield from self._attempt(_all_texts) or ()
+        yield from self._attempt(lambda cache: _texts(cache, _record_keys(cache))) or ()
+
+    def note(self, key: str, change: Callable[[str | None], str]) -> None:
+        """Changes a text that is no record, in one transaction; one that can't be kept is lost without a word."""
+        if self._broken:
+            return
+        try:
+            cache = self._open()
+            with cache.transact():
+                cache.set(key, change(_text(cache, key)))
+        except Exception as error:  # records may still be read: the store is not given up for a note
+            _log.info("a note could not be kept: %r", error)
+
+    def notes(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """The texts whose key begins with a prefix that is not of records."""
+        yield from self._attempt(lambda cache: _texts(cache, _keys(cache, prefix))) or ()
 
     def wisdom(self) -> Mapping[str, Record]:
         """The records of the wisdom files, of which the first that holds a key counts."""
@@ -165,7 +150,7 @@ class Store:
     def _open(self) -> Any:
         # A connection must not cross a fork: a child opens its own.
         if self._cache is None or self._pid != os.getpid():
-            _make_private(self.folder)
+            make_private(self.folder)
             try:
                 self._cache = _open_cache(self.folder)
             except sqlite3.DatabaseError as error:
@@ -208,19 +193,23 @@ def _text(cache: Any, key: str) -> Any:
     """What is stored under a key; None for a row that is damaged or no text."""
     try:
         return cache.get(key)
-    except (_RefusedError, UnicodeDecodeError) as error:
+    except (RefusedError, UnicodeDecodeError) as error:
         _log.warning("entry %s of the store was refused: %s", key[:12], error)
         return None
 
 
-def _record_keys(cache: Any) -> list[str]:
-    """Keys of the records; rows whose key is no text are passed over."""
+def _keys(cache: Any, prefix: str = "") -> list[str]:
+    """Keys with this beginning; rows whose key is no text are passed over."""
     rows = cache._sql("SELECT key FROM Cache WHERE raw = 1 ORDER BY rowid").fetchall()
-    return [key for (key,) in rows if isinstance(key, str) and not key.startswith(_OTHER_KEYS)]
+    return [key for (key,) in rows if isinstance(key, str) and key.startswith(prefix)]
 
 
-def _all_texts(cache: Any) -> list[tuple[str, str]]:
-    found = ((key, _text(cache, key)) for key in _record_keys(cache))
+def _record_keys(cache: Any) -> list[str]:
+    return [key for key in _keys(cache) if not key.startswith(_OTHER_KEYS)]
+
+
+def _texts(cache: Any, keys: Sequence[str]) -> list[tuple[str, str]]:
+    found = ((key, _text(cache, key)) for key in keys)
     return [(key, text) for key, text in found if isinstance(text, str)]
 
 
@@ -240,22 +229,10 @@ def _all_records(cache: Any) -> list[tuple[str, Record]]:
     return sorted(found, key=lambda pair: pair[1].created)
 
 
-def _make_private(folder: Path) -> None:
-    """Makes the folder for this user only; refuses one that somebody else could have planted."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise OSError(f"{folder} is a link or a file, not a folder")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        raise OSError(f"{folder} belongs to user {found.st_uid}, not to {os.geteuid()}")
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
-
-
 def _open_cache(folder: Path) -> Any:
     _wait_for_lock(folder / "cache.db")
     # No eviction: a tuned record must never vanish because a cache grew.
-    return diskcache.Cache(str(folder), timeout=_TIMEOUT_S, disk=_TextDisk, eviction_policy="none")
+    return diskcache.Cache(str(folder), timeout=_TIMEOUT_S, disk=TextDisk, eviction_policy="none")
 
 
 def _wait_for_lock(database: Path) -> None:

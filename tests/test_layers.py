@@ -12,17 +12,18 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
-    {"_records", "_agree", "_inputs", "_machine", "_progress"},
+    {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress"},
     {"_config", "_jaxpr", "_choose", "_report", "_timing", "_wisdom"},
-    {"_outline", "_canonical", "_store"},
+    {"_outline", "_canonical", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries"},
-    {"_host", "_plan", "_estimate", "_carries"},
+    {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
     {"_form", "_space", "_trial"},
     {"_forms", "_legal", "_apply", "_search"},
     {"_program"},
     {"_options", "_call", "_shorten"},
-    {"_pinned", "_tune", "_specs"},
-    {"_decision"},
+    {"_pinned", "_tune"},
+    {"_decision", "_wanted"},
+    {"_why"},
     {"_decide"},
     {"_dispatch", "_demo"},
     {"_decorate", "_cli"},
@@ -41,6 +42,7 @@ WITHOUT = {
     "_plan": {"jax", "numpy", "time", "os", "diskcache"},
     "_report": {"jax", "numpy"},
     "_store": {"jax", "numpy"},
+    "_disk": {"jax", "numpy"},
     "_wisdom": {"jax", "numpy"},
 }
 
