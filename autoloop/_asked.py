@@ -143,6 +143,16 @@ class Asked(Generic[P, R]):
         self._decider.forget(call, _config.current())
         self._reset()
 
+    def explain_miss(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Why nothing is remembered for these arguments (values, tracers or specs); never tunes.
+
+        Returns:
+            What differs from the nearest stored record, and the command that would tune it; or that
+            there is no miss.
+        """
+        call = Call.of(self._function, args, kwargs)
+        return self._decider.explain(call, _config.current()).text
+
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
         settings = _config.current()
         return self._decider.known(Call.of(self._function, args, kwargs), settings)

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from autoloop import _jaxpr, _signature
 from autoloop._program import Args, Function, Kwargs
 
@@ -46,3 +48,18 @@ class Call:
     def placed(self) -> bool:
         """Whether the user placed some argument elsewhere than jax would."""
         return any(place is not None for place in self.places)
+
+
+def leaf_names(function: Function, call: Call) -> list[str]:
+    """What a person calls each array among a call's arguments: `argument 1`, `argument 0['w']`, `argument scale`."""
+    static, dynamic = function.statics.split(call.args, call.kwargs)
+    taken = {where for where, _ in static}
+    places = [i for i in range(len(call.args)) if i not in taken]
+    found, _ = jax.tree_util.tree_flatten_with_path(dynamic)
+    return [_path_text(path, places) for path, _ in found]
+
+
+def _path_text(path: tuple[Any, ...], places: Sequence[int]) -> str:
+    index = getattr(path[1], "idx", None)
+    first = path[1].key if index is None else places[index]
+    return f"argument {first}{jax.tree_util.keystr(path[2:])}"

@@ -8,9 +8,9 @@ import threading
 import warnings
 from collections.abc import Hashable
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
-from autoloop import _config, _recheck, _signature, _tune, _variants
+from autoloop import _miss, _recheck, _signature, _tune, _variants, _wanted
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
@@ -21,7 +21,7 @@ from autoloop._processes import Group
 from autoloop._program import Function, OneProgram, Program, runs_in_trace
 from autoloop._records import AutoloopWarning, MissError, Record
 from autoloop._several import Question, Several
-from autoloop._store import Store
+from autoloop._stores import store_of
 from autoloop._tuner import Tuner
 
 _log = logging.getLogger("autoloop")
@@ -31,24 +31,6 @@ _PATIENCE = 2.0
 
 #: A plan tried on a shortened program is demoted if a whole call takes this much longer than as written.
 _DEMOTE_ABOVE = 1.1
-
-_stores: dict[Hashable, Store] = {}
-
-
-def store_of(settings: Settings) -> Store:
-    """The store that these settings name; one object per folder and process."""
-    name = (_config.cache_dir(settings), settings.wisdom)
-    if name not in _stores:
-        _stores[name] = Store(name[0], settings.wisdom)
-    return _stores[name]
-
-
-def close_store(folder: Path) -> None:
-    """Closes the stores in a folder and forgets them, so that it can be removed."""
-    for name, store in list(_stores.items()):
-        if store.folder == folder:
-            store.close()
-            del _stores[name]
 
 
 class Decider:
@@ -187,6 +169,12 @@ class Decider:
         else:
             self._known.pop(self._name(call, settings), None)
 
+    def explain(self, call: Call, settings: Settings) -> _miss.Answer:
+        """Why nothing is remembered for a call."""
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        parts = {} if program is None else self._parts(program, call)
+        return _miss.answer(self._function, program, call, parts, store_of(settings), self._options.allow_side_effects)
+
     # ------------------------------------------------------------ private
 
     def _name(self, call: Call, settings: Settings) -> Hashable:
@@ -244,8 +232,10 @@ class Decider:
         if found is not None and not (partial is not None and self._tuner.goes_on(partial, call, settings)):
             return found
         if found is None and settings.mode == "strict":
-            raise MissError(self._miss_text(call))
+            raise MissError(_miss.strict_text(*self._asked(program, call, settings)))
         if not may_tune:
+            if settings.mode == "cached":
+                _wanted.note(store_of(settings), self._function, call, self._parts(program, call))
             decision = self._with_grad_plan(AS_WRITTEN, program, call, settings)
             inside = f"in a trace as {decision.trace_plan}" if call.in_trace else "as written"
             _log.info("%s: no record for %s; runs %s", self._function.name, _arguments(call), inside)
@@ -300,12 +290,8 @@ class Decider:
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         return [] if program is None else [_signature.digest(self._parts(program, call, u)) for u in ("call", "grad")]
 
-    def _miss_text(self, call: Call) -> str:
-        return (
-            f"{self._function.name}({_arguments(call)}): no record is remembered, and mode 'strict' forbids "
-            f"tuning; call .warmup(...) with these shapes in mode 'tune' first, or set AUTOLOOP_MODE=cached "
-            f"to run misses as written"
-        )
+    def _asked(self, program: Program, call: Call, settings: Settings) -> tuple[Any, ...]:
+        return self._function, program, call, self._parts(program, call), store_of(settings)
 
 
 def _arguments(call: Call) -> str:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import inspect
 import json
+import logging
 import os
 import platform
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,6 +25,8 @@ import numpy as np
 
 from autoloop import _canonical, _jaxpr, _mesh
 from autoloop._records import SCHEMA
+
+_log = logging.getLogger("autoloop")
 
 #: jax settings that change the traced program or how it is compiled.
 _CONFIGS = (
@@ -188,7 +191,7 @@ def _by_process(device: Any) -> tuple[bool, int]:
 def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], context: str) -> dict[str, str]:
     """The named parts of a signature; `context` says under what the program was tuned."""
     device, count = device_of(places)
-    return {
+    found = {
         "program": program_part(traced.jaxpr),
         "skeleton": skeleton_part(traced.jaxpr),
         "arguments": arguments_part(key),
@@ -201,6 +204,9 @@ def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], conte
         "schema": str(SCHEMA),
         "context": context,
     }
+    for name, text in found.items():
+        _log.debug("signature %s: %s", name, text)
+    return found
 
 
 def digest(named: Mapping[str, str]) -> str:
@@ -221,6 +227,11 @@ def skeleton_part(jaxpr: _jaxpr.Jaxpr) -> str:
 def arguments_part(key: CallKey) -> str:
     """Each argument leaf as `f32[64,128]`, with `*` for a weak type."""
     return " ".join(map(_aval_text, key.avals))
+
+
+def aval_text(leaf: Any) -> str:
+    """A value, tracer or spec of an array, as `arguments_part` writes it."""
+    return _aval_text(_aval(leaf))
 
 
 def _aval_text(aval: Aval) -> str:
@@ -280,19 +291,3 @@ def flags_part(key: CallKey) -> str:
 
 def _sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def difference(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """What differs between two signatures, one text a part: `versions: jax 0.10.1 -> jax 0.10.2`."""
-    names = [n for n in dict.fromkeys([*new, *old]) if old.get(n) != new.get(n)]
-    return [f"{n}: {' -> '.join(_around_difference(old.get(n), new.get(n)))}" for n in names]
-
-
-def _around_difference(old: str | None, new: str | None) -> tuple[str, str]:
-    """Two texts, cut where they are long and the same."""
-    if old is None or new is None:
-        return (old or "nothing")[:80], (new or "nothing")[:80]
-    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    start = max(0, same - 20) if max(len(old), len(new)) > 80 else 0
-    lead = "..." if start else ""
-    return lead + old[start : start + 80], lead + new[start : start + 80]

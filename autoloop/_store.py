@@ -1,28 +1,26 @@
 """Where records live: diskcache behind four verbs, and read-only wisdom files behind it.
 
 Nothing here may fail a call: whatever goes wrong is one warning, and records stay in memory.
-Values are JSON text under text keys. diskcache 5.6.3 unpickles rows marked as pickles even under its
-JSON disk (CVE-2025-69872), so the disk class here refuses such rows for keys and for values.
+Values are JSON text under text keys, see `_disk.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sqlite3
-import stat
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import diskcache
-from diskcache.core import MODE_PICKLE
 
+from autoloop import _wisdom
+from autoloop._disk import RefusedError, TextDisk, make_private
 from autoloop._records import AutoloopWarning, Record, RecordError
 
 _log = logging.getLogger("autoloop")
@@ -31,36 +29,8 @@ _log = logging.getLogger("autoloop")
 _TIMEOUT_S = 5.0
 #: Seconds between two tries for a lock.
 _LOCK_POLL_S = 0.1
-#: A wisdom file over this many bytes is refused: a whole fleet's records are far smaller.
-_MAX_WISDOM_BYTES = 100_000_000
-
-
-class _RefusedError(ValueError):
-    """A row that is no text of ours."""
-
-
-class _TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
-    """Stores text and nothing else; a row that would be unpickled is an error, which is a miss."""
-
-    def put(self, key: Any) -> Any:
-        if not isinstance(key, str):
-            raise TypeError(f"keys are texts; got {type(key).__name__}")
-        return super().put(key)
-
-    def get(self, key: Any, raw: Any) -> Any:
-        if not raw:
-            raise _RefusedError("a pickled key was refused")
-        return super().get(key, raw)
-
-    def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
-        if not isinstance(value, str):
-            raise TypeError(f"values are texts; got {type(value).__name__}")
-        return super().store(value, read, key=key)
-
-    def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> Any:
-        if mode == MODE_PICKLE:
-            raise _RefusedError("a pickled row was refused")
-        return super().fetch(mode, filename, value, read)
+#: Keys with these beginnings hold no records: locks, and notes of what is wanted.
+_OTHER_KEYS = ("lock:", "wanted:")
 
 
 class Store:
@@ -89,6 +59,11 @@ class Store:
         text = record.to_json()
         self._attempt(lambda cache: cache.set(key, text))
 
+    def put_all(self, records: Mapping[str, Record]) -> bool:
+        """Keeps all of these records or none; returns whether it did."""
+        texts = {key: record.to_json() for key, record in records.items()}
+        return bool(self._attempt(lambda cache: _set_all(cache, texts)))
+
     def delete(self, key: str) -> None:
         """Drops what is kept under `key`, if anything."""
         self._attempt(lambda cache: cache.delete(key))
@@ -96,6 +71,29 @@ class Store:
     def items(self) -> Iterator[tuple[str, Record]]:
         """All readable records of the folder, oldest first."""
         yield from self._attempt(_all_records) or ()
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """All rows that should be records, as they are stored, readable or not."""
+        yield from self._attempt(lambda cache: _texts(cache, _record_keys(cache))) or ()
+
+    def note(self, key: str, change: Callable[[str | None], str]) -> None:
+        """Changes a text that is no record, in one transaction; one that can't be kept is lost without a word."""
+        if self._broken:
+            return
+        try:
+            cache = self._open()
+            with cache.transact():
+                cache.set(key, change(_text(cache, key)))
+        except Exception as error:  # records may still be read: the store is not given up for a note
+            _log.info("a note could not be kept: %r", error)
+
+    def notes(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """The texts whose key begins with a prefix that is not of records."""
+        yield from self._attempt(lambda cache: _texts(cache, _keys(cache, prefix))) or ()
+
+    def wisdom(self) -> Mapping[str, Record]:
+        """The records of the wisdom files, of which the first that holds a key counts."""
+        return dict(self._from_wisdom())
 
     def clear(self) -> int:
         """Drops all records of the folder; returns how many there were."""
@@ -152,7 +150,7 @@ class Store:
     def _open(self) -> Any:
         # A connection must not cross a fork: a child opens its own.
         if self._cache is None or self._pid != os.getpid():
-            _make_private(self.folder)
+            make_private(self.folder)
             try:
                 self._cache = _open_cache(self.folder)
             except sqlite3.DatabaseError as error:
@@ -195,15 +193,31 @@ def _text(cache: Any, key: str) -> Any:
     """What is stored under a key; None for a row that is damaged or no text."""
     try:
         return cache.get(key)
-    except (_RefusedError, UnicodeDecodeError) as error:
+    except (RefusedError, UnicodeDecodeError) as error:
         _log.warning("entry %s of the store was refused: %s", key[:12], error)
         return None
 
 
-def _record_keys(cache: Any) -> list[str]:
-    """Keys of the records; rows whose key is no text are passed over."""
+def _keys(cache: Any, prefix: str = "") -> list[str]:
+    """Keys with this beginning; rows whose key is no text are passed over."""
     rows = cache._sql("SELECT key FROM Cache WHERE raw = 1 ORDER BY rowid").fetchall()
-    return [key for (key,) in rows if isinstance(key, str) and not key.startswith("lock:")]
+    return [key for (key,) in rows if isinstance(key, str) and key.startswith(prefix)]
+
+
+def _record_keys(cache: Any) -> list[str]:
+    return [key for key in _keys(cache) if not key.startswith(_OTHER_KEYS)]
+
+
+def _texts(cache: Any, keys: Sequence[str]) -> list[tuple[str, str]]:
+    found = ((key, _text(cache, key)) for key in keys)
+    return [(key, text) for key, text in found if isinstance(text, str)]
+
+
+def _set_all(cache: Any, texts: Mapping[str, str]) -> bool:
+    with cache.transact():
+        for key, text in texts.items():
+            cache.set(key, text)
+    return True
 
 
 def _all_records(cache: Any) -> list[tuple[str, Record]]:
@@ -215,22 +229,10 @@ def _all_records(cache: Any) -> list[tuple[str, Record]]:
     return sorted(found, key=lambda pair: pair[1].created)
 
 
-def _make_private(folder: Path) -> None:
-    """Makes the folder for this user only; refuses one that somebody else could have planted."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise OSError(f"{folder} is a link or a file, not a folder")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        raise OSError(f"{folder} belongs to user {found.st_uid}, not to {os.geteuid()}")
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
-
-
 def _open_cache(folder: Path) -> Any:
     _wait_for_lock(folder / "cache.db")
     # No eviction: a tuned record must never vanish because a cache grew.
-    return diskcache.Cache(str(folder), timeout=_TIMEOUT_S, disk=_TextDisk, eviction_policy="none")
+    return diskcache.Cache(str(folder), timeout=_TIMEOUT_S, disk=TextDisk, eviction_policy="none")
 
 
 def _wait_for_lock(database: Path) -> None:
@@ -256,12 +258,7 @@ def _move_aside(folder: Path, error: Exception) -> None:
 
 def _read_wisdom(path: str) -> dict[str, Record]:
     try:
-        if os.path.getsize(path) > _MAX_WISDOM_BYTES:
-            raise RecordError(f"the file is over {_MAX_WISDOM_BYTES} bytes")
-        data = json.loads(Path(path).read_text())
-        if not isinstance(data, dict) or not isinstance(data.get("records"), dict):
-            raise RecordError('the file must hold {"records": {KEY: RECORD}}')
-        return {key: Record.from_dict(value) for key, value in data["records"].items()}
-    except (OSError, ValueError, RecursionError) as error:
+        return _wisdom.read(path)
+    except (OSError, ValueError) as error:
         _warn(f"the wisdom file {path} can't be used: {error}")
         return {}

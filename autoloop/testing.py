@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoloop import _choose, _config, _decide, _tune
+from autoloop import _choose, _config, _stores, _tune
 from autoloop._config import Settings, settings
 from autoloop._forms_agree import assert_forms_agree
 from autoloop._plan import Plan
@@ -63,7 +63,7 @@ def isolated_store() -> Iterator[Path]:
             with settings(cache_dir=folder, wisdom=()):
                 yield folder
         finally:
-            _decide.close_store(folder)
+            _stores.close_store(folder)
 
 
 @contextlib.contextmanager

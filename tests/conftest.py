@@ -11,7 +11,7 @@ import fakes
 import pytest
 
 import autoloop
-from autoloop import _decide
+from autoloop import _stores
 
 _numbers = itertools.count()
 
@@ -38,9 +38,9 @@ def own_store(stores, monkeypatch):
     folder = stores / str(next(_numbers))
     monkeypatch.setenv("AUTOLOOP_CACHE_DIR", str(folder))
     yield folder
-    for store in _decide._stores.values():
+    for store in _stores.stores.values():
         store.close()
-    _decide._stores.clear()
+    _stores.stores.clear()
 
 
 @pytest.fixture

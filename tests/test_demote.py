@@ -6,7 +6,7 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import AutoloopWarning, _config, _decide, _program, autoloop
+from autoloop import AutoloopWarning, _config, _program, _stores, autoloop
 
 XS = ramp(3, 2)
 FULL = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore lines")
@@ -44,7 +44,7 @@ def test_the_call_runs_as_written_and_the_plan_is_demoted(form, monkeypatch, tun
         assert_same(jax.jit(total)(XS), fun(XS))
     assert len(tunings) == 1
     assert fun.plan(XS).as_written
-    (record,) = (record for _, record in _decide.store_of(_config.current()).items())
+    (record,) = (record for _, record in _stores.store_of(_config.current()).items())
     assert record.winner == "as-written"
     assert "demoted" in record.verdict
 

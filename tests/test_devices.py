@@ -16,7 +16,7 @@ import json
 import fakes, jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from autoloop import _config, _decide, autoloop
+from autoloop import _config, _decide, _stores, autoloop
 
 def recurrent(h, w, xs):
     return lax.scan(lambda h, x: (jnp.tanh(h @ w) + x, h.sum(-1)), h, xs)
@@ -147,7 +147,7 @@ KINDS = """
 import json
 import fakes, jax, jax.numpy as jnp, numpy as np
 from jax import lax
-from autoloop import _config, _decide, _signature, autoloop
+from autoloop import _config, _decide, _stores, _signature, autoloop
 
 fakes.make_quick()
 tunings = fakes.count_tunings()
@@ -177,7 +177,7 @@ def on(device, how):
 
 for how in ("placed", "default"):
     found[how] = [on(device, how) for device in (first, second, first, second)]
-found["devices"] = sorted(r.key["device"] for _, r in _decide.store_of(_config.current()).items())
+found["devices"] = sorted(r.key["device"] for _, r in _stores.store_of(_config.current()).items())
 print(json.dumps(found))
 """
 

@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 import autoloop as package
-from autoloop import AutoloopWarning, Plan, Status, _decide, _dispatch, _tune, autoloop
+from autoloop import AutoloopWarning, Plan, Status, _decide, _dispatch, _stores, _tune, autoloop
 from autoloop._forms import FORMS
 from autoloop._program import ALL_FORMS, Miss
 
@@ -370,7 +370,7 @@ def test_in_a_trace_the_best_plan_that_is_one_program_stands_for_a_host_winner()
 
 def put_record(fun, args, record):
     """Puts a record where the store has the one in force."""
-    store = _decide.store_of(package._config.current())
+    store = _stores.store_of(package._config.current())
     ((key, _),) = [item for item in store.items() if item[1].key == fun.report(args).key]
     store.put(key, record)
 
@@ -849,7 +849,7 @@ import json
 import fakes, jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from autoloop import _config, _decide, _program, autoloop
+from autoloop import _config, _decide, _stores, _program, autoloop
 
 fakes.make_quick()
 tunings = fakes.count_tunings()
@@ -884,7 +884,7 @@ for form in ("inline", "python"):
 fun = autoloop(total, forms=["inline"])
 for name in ("first", "second"):
     fun.warmup(places[name])
-store = _decide.store_of(_config.current())
+store = _stores.store_of(_config.current())
 ((key, record),) = [item for item in store.items() if item[1].key["sharding"]]
 store.put(key, record.replace(winner="as-written"))
 again, ran, call = autoloop(total, forms=["inline"]), [], _program.OneProgram.__call__

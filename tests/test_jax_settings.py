@@ -9,7 +9,7 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import _config, _decide, autoloop
+from autoloop import _config, _stores, autoloop
 
 XS = ramp(3, 2)
 FORMS = ("inline", "python", "eager")
@@ -77,7 +77,7 @@ def test_a_setting_that_changes_the_program_has_records_of_its_own(context, form
         assert len(tunings) == 2
         assert_same(plain(XS), fun(XS))
         assert len(tunings) == 2
-    assert len(list(_decide.store_of(_config.current()).items())) == 2
+    assert len(list(_stores.store_of(_config.current()).items())) == 2
 
 
 @cases(LATER)
@@ -96,7 +96,7 @@ def test_settings_for_debugging_have_records_of_their_own(name, tunings):
     for value in (False, True, False, True):
         with updated(name, value):
             autoloop(total, forms=["inline"])(XS)
-    flags = [record.key["flags"] for _, record in _decide.store_of(_config.current()).items()]
+    flags = [record.key["flags"] for _, record in _stores.store_of(_config.current()).items()]
     assert [f"{name}=True" in text for text in flags] == [False, True]
     assert len(tunings) == 2
 
@@ -106,8 +106,8 @@ def test_two_settings_have_plans_of_their_own():
     fun(XS)
     with jax.default_matmul_precision("float32"):
         fun(XS)
-        ((key, record),) = [i for i in _decide.store_of(_config.current()).items() if "float32" in i[1].key["flags"]]
-        _decide.store_of(_config.current()).put(key, record.replace(winner="as-written"))
+        ((key, record),) = [i for i in _stores.store_of(_config.current()).items() if "float32" in i[1].key["flags"]]
+        _stores.store_of(_config.current()).put(key, record.replace(winner="as-written"))
     again = autoloop(total, forms=["inline"])
     assert str(again.plan(XS)) == "0=inline"
     with jax.default_matmul_precision("float32"):

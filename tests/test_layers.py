@@ -12,25 +12,27 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
-    {"_records", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
-    {"_config", "_jaxpr", "_choose", "_report", "_store", "_timing"},
-    {"_outline", "_canonical", "_processes", "_prints"},
-    {"_loops", "_parts", "_signature"},
-    {"_host", "_plan", "_estimate", "_carries"},
+    {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
+    {"_config", "_jaxpr", "_choose", "_report", "_timing", "_wisdom"},
+    {"_outline", "_canonical", "_processes", "_prints", "_store", "_specs"},
+    {"_loops", "_parts", "_signature", "_entries", "_stores"},
+    {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
     {"_form", "_space", "_crew", "_runner"},
     {"_forms", "_legal", "_apply", "_search", "_trial"},
     {"_program", "_lockstep"},
     {"_options", "_call", "_variants"},
-    {"_pinned", "_shorten", "_specs"},
+    {"_pinned", "_shorten"},
     {"_tune"},
-    {"_decision", "_recheck"},
-    {"_tuner", "_several"},
+    {"_decision", "_recheck", "_wanted"},
+    {"_tuner", "_several", "_miss"},
     {"_decide"},
     {"_asked", "_demo"},
     {"_dispatch"},
     {"_decorate"},
-    {"_forms_agree"},
+    {"_forms_agree", "_cli"},
+    {"_cli_store", "_cli_wisdom"},
     {"__init__", "__main__", "testing"},
+    {"_pytest"},
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
 
@@ -45,6 +47,8 @@ WITHOUT = {
     "_together": {"jax", "numpy", "os", "diskcache"},
     "_report": {"jax", "numpy"},
     "_store": {"jax", "numpy"},
+    "_disk": {"jax", "numpy"},
+    "_wisdom": {"jax", "numpy"},
 }
 
 

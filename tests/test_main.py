@@ -32,7 +32,7 @@ def test_an_empty_store_is_said(capsys):
 def test_list_show_and_clear(stored, capsys, own_store):
     assert main(["list"]) == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["key", "function", "arguments", "device", "plan", "gain", "age", "state"]
+    assert header.split() == ["key", "function", "shapes", "device", "plan", "gain", "age", "state"]
     key = row.split()[0]
     assert "f32[]" in row
     assert stored.winner in row

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 import autoloop
-import pytest_autoloop
+from autoloop import _pytest
 
 ROOT = Path(autoloop.__file__).parents[1]
 
 RUN = """
 import sys, pytest
-sys.exit(pytest.main(["-p", "pytest_autoloop", "-p", "no:cacheprovider", "-q", *{options!r}, {path!r}]))
+sys.exit(pytest.main(["-p", "autoloop._pytest", "-p", "no:cacheprovider", "-q", *{options!r}, {path!r}]))
 """
 
 SUITE = """
@@ -92,7 +92,7 @@ def test_the_mode_is_the_options_then_the_environments_then_off(suite, options, 
 
 
 def test_loading_the_plugin_imports_neither_jax_nor_autoloop(python):
-    out = python("import sys, pytest_autoloop; print({'jax', 'autoloop', 'numpy'} & set(sys.modules))")
+    out = python("import sys, autoloop._pytest; print({'jax', 'diskcache', 'numpy'} & set(sys.modules))")
     assert out == "set()\n"
 
 
@@ -101,9 +101,9 @@ def test_the_environment_is_left_as_it_was(monkeypatch, before):
     if before:
         monkeypatch.setenv("AUTOLOOP_MODE", before)
     config = SimpleNamespace(stash={}, getoption=lambda name: None)
-    pytest_autoloop.pytest_configure(config)
+    _pytest.pytest_configure(config)
     during = os.environ.pop("AUTOLOOP_MODE")
-    pytest_autoloop.pytest_unconfigure(config)
+    _pytest.pytest_unconfigure(config)
     assert (during, os.environ.get("AUTOLOOP_MODE")) == (before or "off", before)
 
 

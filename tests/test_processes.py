@@ -16,7 +16,7 @@ import jax, jax.numpy as jnp, numpy as np
 jax.distributed.initialize(os.environ["ADDRESS"], count, rank)
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from autoloop import _config, _decide, _machine, _runner, _several, _signature, _timing, autoloop
+from autoloop import _config, _decide, _stores, _machine, _runner, _several, _signature, _timing, autoloop
 
 _machine.calibrate = lambda: 0.0
 _several._JOIN_S = 30.0
@@ -55,7 +55,7 @@ def traced(fun, *args):
 def function():
     return autoloop(total, forms=["unroll", "inline"], budget_s=20)
 
-store = _decide.store_of(_config.current())
+store = _stores.store_of(_config.current())
 
 def store_another(key, record):
     # Stores that say other things: each process has another winner, of four the last one has none.

@@ -11,7 +11,18 @@ from helpers import assert_same, ramp
 from jax import lax
 from test_together import Board, at_once
 
-from autoloop import AutoloopWarning, MissError, _decide, _dispatch, _processes, _runner, _several, _signature, autoloop
+from autoloop import (
+    AutoloopWarning,
+    MissError,
+    _decide,
+    _dispatch,
+    _processes,
+    _runner,
+    _several,
+    _signature,
+    _stores,
+    autoloop,
+)
 from autoloop import settings as set_for
 from autoloop._call import Call
 from autoloop._plan import Plan
@@ -55,14 +66,14 @@ class Processes:
 
     def stored(self, rank):
         with self.being(rank):
-            return dict(_decide.store_of(_dispatch._config.current()).items())
+            return dict(_stores.store_of(_dispatch._config.current()).items())
 
     def store(self, rank, winner, source):
         """Puts a record into one process's store, like that of `source` but for the winner."""
         ((key, record),) = self.stored(source).items()
         trials = (*record.trials[:1], record.trials[1].replace(plan=winner))
         with self.being(rank):
-            _decide.store_of(_dispatch._config.current()).put(key, record.replace(winner=winner, trials=trials))
+            _stores.store_of(_dispatch._config.current()).put(key, record.replace(winner=winner, trials=trials))
 
     def plans(self):
         return [None if plan is None else str(plan) for plan in self.run(lambda fun: fun.plan(XS))]
@@ -118,7 +129,7 @@ def test_a_record_of_another_process_does_not_stop_the_tuning(processes, tunings
     some.run()
     some.store(1, "as-written", source=0)
     with some.being(0):
-        _decide.store_of(_dispatch._config.current()).clear()
+        _stores.store_of(_dispatch._config.current()).clear()
     again = processes()
     all_same(again.run())
     assert again.plans() == ["0=inline", "0=inline"]
@@ -272,7 +283,7 @@ def test_in_a_trace_a_record_of_another_process_does_not_count(processes, tuning
     some.run()
     some.store(1, "0=inline", source=0)
     with some.being(0):
-        _decide.store_of(_dispatch._config.current()).clear()
+        _stores.store_of(_dispatch._config.current()).clear()
     again = processes()
     assert again.run(scans) == [1, 1]
     held = len(again.board.texts)

@@ -621,28 +621,11 @@ def test_sharding_reads_as_jax_writes_it():
     assert part != _signature.sharding_part([None, NamedSharding(mesh, PartitionSpec())])
 
 
-# ------------------------------------------------ explaining a miss
-
-
-def test_difference_names_the_parts_that_differ():
-    old = {"versions": "jax 0.10.1", "device": "cpu", "flags": ""}
-    assert _signature.difference(old, old) == []
-    assert _signature.difference(old, {**old, "versions": "jax 0.10.2"}) == ["versions: jax 0.10.1 -> jax 0.10.2"]
-    assert _signature.difference(old, {**old, "new": "x", "device": "gpu"}) == [
-        "device: cpu -> gpu",
-        "new: nothing -> x",
-    ]
-
-
-def test_difference_names_a_part_that_is_gone():
-    assert _signature.difference({"a": "1", "gone": "2"}, {"a": "1"}) == ["gone: 2 -> nothing"]
-
-
-def test_difference_shows_what_differs_in_a_long_part():
-    old = {"arguments": "f32[8] " * 30 + "f32[8]"}
-    (text,) = _signature.difference(old, {"arguments": "f32[8] " * 30 + "f32[9]"})
-    before, after = text.removeprefix("arguments: ").split(" -> ")
-    assert before != after
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_every_part_is_logged_at_debug_level(name, caplog):
+    with caplog.at_level("DEBUG", logger="autoloop"):
+        parts = parts_of(decay(0.5), XS)
+    assert f"signature {name}: {parts[name]}" in caplog.messages
 
 
 def test_contexts_nest():

@@ -15,7 +15,7 @@ import pytest
 from diskcache.core import MODE_PICKLE, MODE_RAW, MODE_TEXT
 
 import autoloop
-from autoloop import AutoloopWarning, Record, Status, Trial, _config, _decide, _store
+from autoloop import AutoloopWarning, Record, Status, Trial, _config, _store, _stores, _wisdom
 from autoloop._records import SCHEMA
 from autoloop._store import Store
 
@@ -30,7 +30,7 @@ def make_record(function="module.f", **changes):
 
 
 def as_wisdom(path, **records):
-    path.write_text(json.dumps({"records": {key: record.to_dict() for key, record in records.items()}}))
+    path.write_text(_wisdom.to_text(records))
     return str(path)
 
 
@@ -506,6 +506,34 @@ def test_a_store_that_cannot_be_used_locks_nobody_out(tmp_path, told):
     assert len(told.texts()) == 1
 
 
+# ------------------------------------------------ many at once
+
+
+def test_all_of_several_records_are_kept_or_none(full, monkeypatch, told):
+    assert full.put_all({"a": make_record("a"), "b": make_record("b")})
+    before = dict(full.texts())
+    assert set(before) == {"good", "a", "b"}
+    real = diskcache.Cache.set
+
+    def fail_at_the_second(cache, key, value):
+        if key == "d":
+            raise sqlite3.OperationalError("database or disk is full")
+        return real(cache, key, value)
+
+    monkeypatch.setattr(diskcache.Cache, "set", fail_at_the_second)
+    assert not full.put_all({"c": make_record("c"), "d": make_record("d")})
+    assert len(told.texts()) == 1
+    other = Store(full.folder)
+    assert dict(other.texts()) == before
+    other.close()
+
+
+def test_texts_hold_what_is_unreadable_too(full, folder):
+    plant(folder, "old", '{"schema": 0}')
+    assert set(dict(full.texts())) == {"good", "old"}
+    assert [key for key, _ in full.items()] == ["good"]
+
+
 # ------------------------------------------------ processes
 
 
@@ -605,8 +633,9 @@ BAD_WISDOM = {
     "no text": b"\xff\xfe\xff",
     "a list": b"[]",
     "no records": b"{}",
-    "records in a list": b'{"records": []}',
-    "a bad record": b'{"records": {"key": {"winner": 1}}}',
+    "records in a list": b'{"format": "autoloop wisdom", "version": 1, "records": []}',
+    "a bad record": b'{"format": "autoloop wisdom", "version": 1, "records": {"key": {"winner": 1}}}',
+    "another version": b'{"format": "autoloop wisdom", "version": 2, "records": {}}',
     "a deep nest": b"[" * 100_000,
     "missing": None,
 }
@@ -628,7 +657,7 @@ def test_a_bad_wisdom_file_costs_one_warning_that_names_it(content, folder, tmp_
 
 
 def test_a_huge_wisdom_file_is_refused(folder, tmp_path, told, monkeypatch):
-    monkeypatch.setattr(_store, "_MAX_WISDOM_BYTES", 100)
+    monkeypatch.setattr(_wisdom, "MAX_BYTES", 100)
     store = Store(folder, [as_wisdom(tmp_path / "wisdom.json", key=make_record())])
     assert store.get("key") is None
     store.close()
@@ -667,7 +696,7 @@ def test_nothing_is_made_in_the_current_directory(variables, elsewhere, monkeypa
     home, current = elsewhere
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(home=home))
-    store = _decide.store_of(_config.current())
+    store = _stores.store_of(_config.current())
     store.put("key", make_record())
     assert store.get("key") == make_record()
     assert store.folder.is_relative_to(home)
@@ -677,7 +706,7 @@ def test_nothing_is_made_in_the_current_directory(variables, elsewhere, monkeypa
 def test_an_empty_cache_dir_is_not_the_current_directory(elsewhere):
     home, current = elsewhere
     with autoloop.settings(cache_dir=""):
-        store = _decide.store_of(_config.current())
+        store = _stores.store_of(_config.current())
     store.put("key", make_record())
     assert list(current.iterdir()) == []
     assert store.folder.is_relative_to(home)

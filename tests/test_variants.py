@@ -7,7 +7,7 @@ from helpers import assert_same, ramp
 from jax import lax
 
 import autoloop as package
-from autoloop import MissError, _config, _decide, _jaxpr, _prints, _signature, autoloop
+from autoloop import MissError, _config, _jaxpr, _prints, _signature, _stores, autoloop
 
 XS = ramp(3, 2)
 
@@ -55,7 +55,7 @@ def test_a_record_under_grad_is_preferred_in_traces_and_not_outside(tunings):
 
 def test_two_plans_stand_beside_each_other_for_one_signature():
     record = autoloop(loss, forms=["python", "unroll"]).warmup(XS)
-    store = _decide.store_of(_config.current())
+    store = _stores.store_of(_config.current())
     store.put(_signature.digest(record.key), record.replace(winner="0=python(1)"))
     fun = autoloop(loss, forms=["python", "unroll"])
     fun(XS)

@@ -1,7 +1,7 @@
 """The pytest plugin of autoloop: tuning is off in a suite unless it is asked for, and fixtures.
 
-A module beside the package, so that pytest's start-up does not import jax: the fixtures import
-`autoloop.testing` only when a test uses one.
+Pytest's start-up does not import jax: the package's names are found when they are asked for, and the
+fixtures import `autoloop.testing` only when a test uses one.
 """
 
 from __future__ import annotations
