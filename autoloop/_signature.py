@@ -199,7 +199,7 @@ def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], conte
         "sharding": sharding_part(places),
         "device": f"{device.platform} {device.device_kind} x{count}",
         "host": host_part(),
-        "versions": f"jax {jax.__version__}, jaxlib {version('jaxlib')}",
+        "versions": versions_part(device),
         "flags": flags_part(key),
         "schema": str(SCHEMA),
         "context": context,
@@ -207,6 +207,12 @@ def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], conte
     for name, text in found.items():
         _log.debug("signature %s: %s", name, text)
     return found
+
+
+def versions_part(device: Any) -> str:
+    """Versions of jax, jaxlib and the driver of an accelerator: a winner under others is checked again."""
+    driver = "" if device.platform == "cpu" else f", driver {' '.join(device.client.platform_version.split())}"
+    return f"jax {jax.__version__}, jaxlib {version('jaxlib')}{driver}"
 
 
 def digest(named: Mapping[str, str]) -> str:
