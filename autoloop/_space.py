@@ -19,12 +19,16 @@ class Axis:
         work: its own, without inner loops.
         ladders: choices whose rungs cost ever more.
         first: how many of the ladders, in front, are tried on every loop before the others.
+        length: trip count.
+        together: choices to try for all loops side by side of this length at once.
     """
 
     path: tuple[int, ...]
     work: float
     ladders: tuple[tuple[Choice, ...], ...]
     first: int = 0
+    length: int = 0
+    together: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:
     ladders = _ladders(loop, options)
     first = [ladder for ladder in ladders if ALL_FORMS[ladder[0].form].comes_first]
     rest = [ladder for ladder in ladders if ladder not in first]
-    return _space.Axis(loop.path, _own_work(loop, loops), (*first, *rest), len(first))
+    together = tuple(c for ladder in rest for c in ladder if ALL_FORMS[c.form].goes_together)
+    return _space.Axis(loop.path, _own_work(loop, loops), (*first, *rest), len(first), loop.length, together)
 
 
 def _own_work(loop: Loop, loops: Sequence[Loop]) -> float:

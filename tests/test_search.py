@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from autoloop import _choose, _space
@@ -173,6 +175,25 @@ def test_a_large_gain_on_the_outer_loop_is_found_before_inner_ones_use_the_budge
     found = run(table, nest(first=("distribute",)), budget=10.0)
     assert found.winner == "0=distribute(heavy)"
     assert not found.complete
+
+
+def side_by_side(path, length=100):
+    return replace(axis(path), length=length, together=(Choice(path, "inline"),))
+
+
+def test_loops_of_one_length_side_by_side_are_tried_together():
+    # The backward pass of a gradient reads what the forward pass stacked: neither gains much alone.
+    table = Table({"0=inline 1=inline": 0.5}, default=1.05)
+    found = run(table, [side_by_side((0,)), side_by_side((1,))], size=lambda plan: 10.0)
+    assert found.winner == "0=inline 1=inline"
+    assert table.tried[1] == "0=inline 1=inline"
+
+
+@pytest.mark.parametrize("other", [side_by_side((1,), 99), side_by_side((0, 0)), axis((1,))])
+def test_loops_that_do_not_go_together_are_not(other):
+    table = Table({})
+    run(table, [side_by_side((0,)), other], size=lambda plan: 10.0)
+    assert not [t for t in table.tried if t.count("inline") == 2]
 
 
 def test_the_second_pass_tries_what_comes_first_too():

@@ -120,6 +120,14 @@ def test_a_program_that_only_looked_long_is_run_whole():
     assert _shorten.fit(whole, 30.0, Clock(0.0, 0.2 / work)) is None
 
 
+@pytest.mark.parametrize(("guess_s", "probed"), [(1.1, False), (1.3, True)])
+def test_what_is_estimated_short_is_not_probed(guess_s, probed, monkeypatch):
+    monkeypatch.setattr(_estimate, "seconds", lambda jaxpr: guess_s)
+    clock = Clock(0.0, 1e-9)
+    assert _shorten.fit(long_program(), 30.0, clock) is None
+    assert bool(clock.asked) == probed
+
+
 def test_one_probe_suffices_where_even_its_overhead_times_the_shares_is_short():
     whole = long_program(2_000_000)
     work = sum(loop.work for loop in whole.loops)
