@@ -32,7 +32,7 @@ class Asked(Generic[P, R]):
         self._pins: dict[Plan, Pinned[P, R]] = {}
         self._reset()
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function."""
         raise NotImplementedError
 
@@ -64,17 +64,17 @@ class Asked(Generic[P, R]):
         """
         return self._pin(check_plan(plan))
 
-    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
+    def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
         """The plan in force for these arguments (values, tracers or specs), None if none; never tunes."""
         found = self._known(args, kwargs)
         return None if found is None else found.plan
 
-    def report(self, *args: P.args, **kwargs: P.kwargs) -> Record | None:
+    def report(self, /, *args: P.args, **kwargs: P.kwargs) -> Record | None:
         """The record behind the plan in force, which prints as a table; None if there is none."""
         found = self._known(args, kwargs)
         return None if found is None else found.record
 
-    def plans(self, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
+    def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
         """The plans that tuning may try for these arguments, as written first; none is tried now."""
         call = Call.of(self._function, args, kwargs)
         program = Program.trace(self._function, call.key, args, kwargs)
@@ -82,7 +82,7 @@ class Asked(Generic[P, R]):
             return [Plan()]
         return list(_tune.space(program, self._options, call.device.platform).plans())
 
-    def warmup(self, *args: Any, under: str | None = None, **kwargs: Any) -> Record:
+    def warmup(self, /, *args: Any, under: str | None = None, **kwargs: Any) -> Record:
         """Tunes for these arguments now, unless a record is remembered, and returns the record.
 
         Args:
@@ -113,18 +113,18 @@ class Asked(Generic[P, R]):
         self._forget_fast(call)
         return record
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `jax.jit(fun).lower`: the program of the plan in force, lowered; never tunes.
 
         Where that plan needs a Python loop, it is the program that stands for it inside a trace.
         """
         return self._jitted(args, kwargs).lower(*args, **kwargs)
 
-    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def trace(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `jax.jit(fun).trace`: the program of the plan in force, traced; see `lower`."""
         return self._jitted(args, kwargs).trace(*args, **kwargs)
 
-    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def eval_shape(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `jax.jit(fun).eval_shape`: shapes and dtypes of the result; nothing is compiled."""
         return self._function.plain.eval_shape(*args, **kwargs)
 
@@ -134,7 +134,7 @@ class Asked(Generic[P, R]):
             return self._function.plain
         return self._pin(found.trace_plan if runs_on_host(found.plan) else found.plan).jitted
 
-    def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def forget(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Drops what is remembered, in memory and in the store.
 
         With arguments (values or specs): for their signature. Without any: for the whole function.
@@ -143,7 +143,7 @@ class Asked(Generic[P, R]):
         self._decider.forget(call, _config.current())
         self._reset()
 
-    def explain_miss(self, *args: P.args, **kwargs: P.kwargs) -> str:
+    def explain_miss(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """Why nothing is remembered for these arguments (values, tracers or specs); never tunes.
 
         Returns:

@@ -64,7 +64,7 @@ class Autoloop(Asked[P, R]):
 
     # ------------------------------------------------------------ calling
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the form that is in force for these arguments."""
         if self._keyed or self._watch_places or _config.overridden():
             return self._call_keyed(args, kwargs)

@@ -25,16 +25,16 @@ Trials = Mapping[Plan, Trial]
 
 def build_s(plan: Plan, space: Space, trials: Trials) -> tuple[float, str]:
     """Seconds to build a plan, from the built plan that is nearest in size; and that plan's text."""
-    size = space.size(plan)
+    size = space.size(plan)  # 0 for bodies without an equation
     built = [(p, t) for p, t in trials.items() if t.ok and t.compile_s is not None]
     loops = {c.path for c in plan.choices}
     alike = [(p, t) for p, t in built if {c.path for c in p.choices} == loops]
     # Plans that change the same loops foretell best; one of them at least must have copies to tell.
     built = alike if any(space.size(p) > space.size(Plan()) for p, _ in alike) else built
-    near, trial = min(built, key=lambda pt: abs(math.log(size / space.size(pt[0]))))
+    near, trial = min(built, key=lambda pt: abs(math.log(max(size, 1.0) / max(space.size(pt[0]), 1.0))))
     # One copy tells little of what many cost: most of its time does not grow with them.
     exponent = 1.0 if space.size(near) <= space.size(Plan()) else _COMPILE_EXPONENT
-    growth = max(1.0, size / space.size(near)) ** exponent
+    growth = max(1.0, size / max(space.size(near), 1.0)) ** exponent
     return trial.build_s * growth, str(near)
 
 

@@ -35,7 +35,7 @@ class Pinned(Generic[P, R]):
         self.jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options)
         self._hosts: dict[Hashable, HostProgram] = {}
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function as planned."""
         if not runs_on_host(self._plan):
             return cast(R, self.jitted(*args, **kwargs))

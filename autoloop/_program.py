@@ -60,7 +60,7 @@ class Function:
 
         return jax.jit(named, **self.jit_options, compiler_options=_host.compiler_options(options))
 
-    def as_written(self, *args: Any, **kwargs: Any) -> Any:
+    def as_written(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the function so that every loop in it, also of decorated functions, is as written."""
         with _config.override(mode="off"):
             return self.fun(*args, **kwargs)
@@ -128,7 +128,7 @@ class Planned:
         self._function = function
         self.jitted = function.jit(self._trace, options)
 
-    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+    def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         function = self._function
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]  # jit calls this with values then
             return function.fun(*args, **kwargs)
@@ -148,7 +148,7 @@ class Candidate(Protocol):
     def compile(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
         """Compiles ahead of the first call."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs; donated arguments are consumed."""
 
 
@@ -168,7 +168,7 @@ class OneProgram:
         cost.compile(self._lowered)
         self._lowered = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.planned.jitted(*args, **kwargs)
 
 
@@ -179,7 +179,7 @@ class HostProgram:
         self._function, self._traced, self._run = function, traced, run
         self._out_avals = _jaxpr.out_avals(traced.jaxpr)
         self._constants = frozenset(map(id, traced.jaxpr.consts))
-        self._donates = any(traced.donated)
+        self._consumed = _host.consumed(traced.jaxpr, traced.donated)
 
     def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
         return None
@@ -188,7 +188,7 @@ class HostProgram:
         leaves, _, _ = self._function.flatten(args, kwargs)
         self._run.prepare([_host.spec_of(leaf) for leaf in leaves], cost)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         leaves, _, _ = self._function.flatten(args, kwargs)
         return self.call_flat(leaves)
 
@@ -197,8 +197,7 @@ class HostProgram:
         values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
         outs = self._unshared(self._run(*values), values)
         outs = _jaxpr.conform_all(outs, self._out_avals)
-        if self._donates:
-            self._give_up(leaves)
+        self._give_up(leaves)
         return jax.tree.unflatten(self._traced.out_tree, outs)
 
     def _unshared(self, outs: list[Any], values: list[Any]) -> list[Any]:
@@ -211,8 +210,8 @@ class HostProgram:
         return outs
 
     def _give_up(self, leaves: Sequence[Any]) -> None:
-        for leaf, donated in zip(leaves, self._traced.donated, strict=True):
-            if donated and isinstance(leaf, jax.Array) and not leaf.is_deleted():
+        for position in self._consumed:
+            if isinstance(leaf := leaves[position], jax.Array) and not leaf.is_deleted():
                 leaf.delete()
 
 

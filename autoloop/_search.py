@@ -163,6 +163,11 @@ class _Search:
         """A new trial of a plan; a skipped one where it can't pay; None where it is not legal, or later."""
         if self.space.why_not(plan):
             return None
+        if self.left_s <= 0:  # foretelling takes time too where there are many loops
+            self.out_of_budget = True
+            reason = f"the budget of {self.budget.seconds:.3g} s was spent"
+            self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
+            return self.trials[plan]
         build_s, source = _foretell.build_s(plan, self.space, self.trials)
         if build_s > most * self.budget.seconds:
             self.dear[plan] = None
@@ -199,16 +204,18 @@ class _Search:
         known = self.trials[without].ratio or 1.0
         return trial.ratio is not None and trial.ratio > _CLIFF * known
 
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget for trials; the rest is kept for the last race."""
+        return (1 - _FINAL_SHARE) * self.budget.seconds - self.spent_s
+
     def unaffordable(self, build_s: float, source: str) -> str:
-        left_s = (1 - _FINAL_SHARE) * self.budget.seconds - self.spent_s
-        if left_s > 0 and build_s <= left_s:
+        if build_s <= self.left_s:
             return ""
         self.out_of_budget = True
-        if left_s <= 0:
-            return f"the budget of {self.budget.seconds:.3g} s was spent"
         return (
             f"building would take about {build_s:.1f} s (predicted from {source}), "
-            f"{left_s:.1f} s of the budget are left"
+            f"{self.left_s:.1f} s of the budget are left"
         )
 
     def final(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from autoloop import _recheck, _signature, _specs, _trial, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
-from autoloop._crew import Crew
+from autoloop._crew import ALONE, Crew
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program
@@ -63,6 +63,8 @@ class Tuner:
         request = _recheck.adjusted(request)
         lock = store.lock(f"device {key['device']}", 2 * request.budget_s + _LOCK_SLACK_S, request.budget_s)
         with lock as alone:
+            if partial is None and crew is ALONE and (found := self._meanwhile(program, store, key)) is not None:
+                return _tune.Tuned(found, None)
             if not alone:
                 shared = "another process was tuning on this device at the same time"
                 request = replace(request, notes=(*request.notes, shared))
@@ -79,6 +81,12 @@ class Tuner:
             tuned = replace(tuned, record=_recheck.merged(tuned.record, partial))
         store.put(_signature.digest(key), tuned.record)
         return tuned if request.program is program else replace(tuned, winner=None)
+
+    def _meanwhile(self, program: Program, store: Store, key: Mapping[str, str]) -> Record | None:
+        """The record that another process stored while this one waited for the device."""
+        record = store.get(_signature.digest(key))
+        plan = None if record is None or record.expires else self._allowed(record)
+        return record if plan is not None and not program.why_not(plan) else None
 
     def request(self, program: Program, key: Mapping[str, str], call: Call, settings: Settings) -> _tune.Request:
         """What is to be tuned: on real values, and without the program's prints."""

@@ -132,7 +132,7 @@ GOOD = [
     {"expected_calls": 1},
     {"max_memory_bytes": 10**12},
     {"forms": tuple(ALL_FORMS)},
-    {"forms": iter(["unroll", "inline"])},
+    pytest.param({"forms": iter(["unroll", "inline"])}, id="an iterator"),
     {"forms": {"unroll"}},
     {"progress": True},
     {"progress": False},

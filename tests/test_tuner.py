@@ -1,5 +1,6 @@
 """What a tuning takes over from records of the same program: under other versions, and with other sizes."""
 
+import contextlib
 import types
 
 import jax
@@ -8,7 +9,8 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import _config, _signature, _stores, _timing, autoloop
+from autoloop import AutoloopWarning, _config, _signature, _stores, _timing, autoloop
+from autoloop._store import Store
 
 XS = ramp(3, 2)
 
@@ -75,3 +77,64 @@ def test_the_driver_of_an_accelerator_is_among_the_versions():
     gpu = types.SimpleNamespace(platform="gpu", client=client)
     assert _signature.versions_part(gpu).endswith("driver PJRT C API cuda 12090")
     assert "driver" not in _signature.versions_part(jax.devices()[0])
+
+
+def test_a_record_that_another_process_stored_while_this_one_waited_is_taken(monkeypatch, tunings):
+    record = autoloop(total, forms=["inline"]).warmup(XS)
+    key = _signature.digest(record.key)
+    _stores.store_of(_config.current()).delete(key)
+    real = Store.lock
+
+    @contextlib.contextmanager
+    def waits(self, *args):
+        with real(self, *args) as alone:
+            self.put(key, record)
+            yield alone
+
+    monkeypatch.setattr(Store, "lock", waits)
+    assert autoloop(total, forms=["inline"]).warmup(XS) == record
+    assert len(tunings) == 1
+
+
+def test_a_killed_process_holds_no_lock(own_store, python):
+    script = """
+import os
+from pathlib import Path
+from autoloop._store import Store
+with Store(Path(os.environ["FOLDER"])).lock("device", 600, 0) as had:
+    print(had, flush=True)
+    os._exit(0)
+"""
+    assert python(script, FOLDER=str(own_store)).strip() == "True"
+    with Store(own_store).lock("device", 600, 30) as had:
+        assert had
+
+
+def test_what_jit_does_not_consume_a_python_loop_does_not_either():
+    def fun(unused, other, carry, xs):
+        return lax.scan(lambda c, x: (c + x, c.sum()), carry + other[0], xs)
+
+    args = [jnp.ones(2), jnp.ones(5), jnp.ones(2), XS]
+    pinned = autoloop(fun, donate_argnums=(0, 1, 2)).using("0=python(1)")
+    wanted = jax.jit(fun)(*args)
+    assert_same(wanted, pinned(*args))
+    assert [a.is_deleted() for a in args] == [False, False, True, False]
+
+
+def test_bodies_without_an_equation_are_tuned():
+    fun = autoloop(lambda w, xs: lax.scan(lambda c, x: ((c[1], c[0]), x), (w, w + 1), xs), budget_s=2)
+    assert len(fun.warmup(1.0, XS).trials) > 2
+
+
+def test_a_process_without_a_home_runs_all_the_same(monkeypatch):
+    monkeypatch.setenv("AUTOLOOP_CACHE_DIR", "~nosuchuser/x")
+    with pytest.warns(AutoloopWarning, match="nosuchuser|home"):
+        assert_same(jax.jit(total)(XS), autoloop(total, forms=["inline"])(XS))
+
+
+@pytest.mark.parametrize("form", ["inline", "python"])
+def test_an_argument_may_be_called_self(form):
+    fun = autoloop(lambda self, xs: lax.scan(lambda c, x: (c * 0.5 + x, x), self, xs), forms=[form])
+    for _ in range(2):
+        assert fun(self=XS[0], xs=XS)[1].shape == XS.shape
+    assert fun.using("0=inline")(self=XS[0], xs=XS)[1].shape == XS.shape
