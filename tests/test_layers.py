@@ -14,7 +14,7 @@ ROOT = Path(autoloop.__file__).parent
 ROWS = (
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
     {"_config", "_jaxpr", "_choose", "_report", "_timing", "_wisdom"},
-    {"_outline", "_canonical", "_processes", "_prints", "_store", "_specs"},
+    {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
     {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
     {"_form", "_space", "_crew", "_runner"},

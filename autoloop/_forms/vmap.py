@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoloop import _jaxpr
-from autoloop._carries import PASSED, Counter, carry_roles, flatten, live, why_not_at_once
+from autoloop._atoms import live
+from autoloop._carries import PASSED, Counter, carry_roles, flatten, why_not_at_once
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
 from autoloop._plan import Parameter
