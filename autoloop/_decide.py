@@ -214,10 +214,10 @@ class Decider:
 
     def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
         if not _specs.has_specs(list(call.leaves)):
-            return call.args, call.kwargs, ()
+            return call.args, call.kwargs, call.notes
         leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
         args, kwargs = self._function.unflatten(leaves, call.key.tree, call.key.static)
-        return args, kwargs, ("arguments were made from their specs, not real",)
+        return args, kwargs, (*call.notes, "arguments were made from their specs, not real")
 
     def _from_store(self, program: Program, call: Call, settings: Settings) -> Decision | None:
         key = self._parts(program, call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from autoloop import _options
@@ -33,6 +33,8 @@ def autoloop(
     forms: Sequence[str] | None = None,
     max_memory_bytes: int | None = None,
     progress: bool | None = None,
+    mode: str | None = None,
+    make_inputs: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
 
 
@@ -60,7 +62,10 @@ def autoloop(
             winner must be, relative), `rtol=None, atol=None` (how far results may differ, relative to
             each output's largest magnitude and absolute; None for the dtype's default),
             `bitwise=False` (every bit must be equal), `forms=None` (names of forms to allow),
-            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`.
+            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`,
+            `mode=None` (`tune`, `cached`, `strict` or `off` where neither `settings(...)` nor the
+            environment says one), `make_inputs=None` (for `warmup` with specs: called with what `warmup` got,
+            it returns a dict from names of parameters to values; what it leaves out is made).
 
     Returns:
         An `Autoloop`, called like the function. Errors that the function raises pass through it.

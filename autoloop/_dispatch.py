@@ -19,7 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
 
-from autoloop import _config, _host, _options, _report, _tune
+from autoloop import _config, _host, _made, _options, _report, _tune
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import AS_WRITTEN, Decision
@@ -141,7 +141,7 @@ class Autoloop(Generic[P, R]):
             self._watch_places = True
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
-        settings = _config.current()
+        settings = _config.current(self._options.mode)
         call = self._take_apart(args, kwargs)
         if call is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return cast(R, self._function.plain(*args, **kwargs))
@@ -245,13 +245,13 @@ class Autoloop(Generic[P, R]):
         Args:
             *args: arrays, or `jax.ShapeDtypeStruct`s for which values are made: normal floats, zero
                 integers, real keys. Nothing is donated.
-            **kwargs: as `args`.
+            **kwargs: as `args`; `make_inputs=` as the decorator's option, for this call.
 
         Raises:
             RuntimeError: the mode forbids tuning, or the function closes over tracers.
         """
-        settings = _config.current()
-        call = Call.of(self._function, args, kwargs)
+        settings = _config.current(self._options.mode)
+        call = _made.call(self._function, self._options, args, kwargs)
         decision = self._decider.decide(call, settings)
         if decision.record is None:
             raise RuntimeError(
@@ -266,21 +266,16 @@ class Autoloop(Generic[P, R]):
         With arguments (values or specs): for their signature. Without any: for the whole function.
         """
         call = Call.of(self._function, args, kwargs) if args or kwargs else None
-        self._decider.forget(call, _config.current())
+        self._decider.forget(call, _config.current(self._options.mode))
         self._reset()
 
     def explain_miss(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Why nothing is remembered for these arguments (values, tracers or specs); never tunes.
-
-        Returns:
-            What differs from the nearest stored record, and the command that would tune it; or that
-            there is no miss.
-        """
+        """What differs from the nearest record where none is remembered, and what would tune it; never tunes."""
         call = Call.of(self._function, args, kwargs)
-        return self._decider.explain(call, _config.current()).text
+        return self._decider.explain(call, _config.current(self._options.mode)).text
 
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
-        settings = _config.current()
+        settings = _config.current(self._options.mode)
         return self._decider.known(Call.of(self._function, args, kwargs), settings)
 
     def _forget_fast(self, call: Call) -> None:

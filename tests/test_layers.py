@@ -21,13 +21,14 @@ ROWS = (
     {"_forms", "_legal", "_apply", "_search"},
     {"_program"},
     {"_options", "_call", "_shorten"},
-    {"_pinned", "_tune"},
+    {"_pinned", "_tune", "_made"},
     {"_decision", "_wanted"},
     {"_why"},
     {"_decide"},
     {"_dispatch", "_demo"},
-    {"_decorate", "_cli"},
-    {"_cli_store", "_cli_wisdom"},
+    {"_decorate", "_warm"},
+    {"_cli", "_doctor"},
+    {"_cli_store", "_cli_wisdom", "_cli_warm"},
     {"__init__", "__main__", "testing"},
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
