@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from autoloop import _cli_store, _cli_wisdom, _config, _demo
+from autoloop import _cli_store, _cli_warm, _cli_wisdom, _config, _demo
 from autoloop._cli import Commands, Parser, ProblemError, answer
 
 
@@ -31,7 +31,7 @@ def _parser() -> Parser:
     budget = {"type": float, "default": 30.0, "metavar": "SECONDS", "help": "seconds of trials"}
     text = "measure the forms of a nested loop on this machine (about 40 s)"
     commands.add("demo", _run_demo, text, {"--budget": budget})
-    for module in (_cli_store, _cli_wisdom):
+    for module in (_cli_store, _cli_wisdom, _cli_warm):
         module.add(commands)
     return parser
 

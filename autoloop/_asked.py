@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from autoloop import _config, _options, _tune
+from autoloop import _config, _made, _options, _tune
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import Decision
@@ -91,7 +91,7 @@ class Asked(Generic[P, R]):
             under: None for calls of the function itself. `"grad"` tunes forward and backward pass
                 together, gradients checked too; wherever the function is called under a trace, that
                 record's plan is preferred. (A function's own argument `under` is given by position.)
-            **kwargs: as `args`.
+            **kwargs: as `args`; `make_inputs=` as the option of the decorator, for this call.
 
         Raises:
             ValueError: `under` is neither, or there is nothing to differentiate.
@@ -99,8 +99,8 @@ class Asked(Generic[P, R]):
         """
         if under not in (None, "grad"):
             raise ValueError(f"under must be None or 'grad'; got {under!r}")
-        settings = _config.current()
-        call = Call.of(self._function, args, kwargs)
+        settings = _config.current(self._options.mode)
+        call = _made.call(self._function, self._options, args, kwargs)
         if under == "grad":
             record = self._decider.under_grad(call, settings)
             self._reset()
@@ -129,7 +129,7 @@ class Asked(Generic[P, R]):
         return self._function.plain.eval_shape(*args, **kwargs)
 
     def _jitted(self, args: Args, kwargs: Kwargs) -> Any:
-        found = None if _config.current().mode == "off" else self._known(args, kwargs)
+        found = None if _config.current(self._options.mode).mode == "off" else self._known(args, kwargs)
         if found is None:
             return self._function.plain
         return self._pin(found.trace_plan if runs_on_host(found.plan) else found.plan).jitted
@@ -140,7 +140,7 @@ class Asked(Generic[P, R]):
         With arguments (values or specs): for their signature. Without any: for the whole function.
         """
         call = Call.of(self._function, args, kwargs) if args or kwargs else None
-        self._decider.forget(call, _config.current())
+        self._decider.forget(call, _config.current(self._options.mode))
         self._reset()
 
     def explain_miss(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -151,10 +151,10 @@ class Asked(Generic[P, R]):
             there is no miss.
         """
         call = Call.of(self._function, args, kwargs)
-        return self._decider.explain(call, _config.current()).text
+        return self._decider.explain(call, _config.current(self._options.mode)).text
 
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
-        settings = _config.current()
+        settings = _config.current(self._options.mode)
         return self._decider.known(Call.of(self._function, args, kwargs), settings)
 
     def _pin(self, plan: Plan) -> Pinned[P, R]:

@@ -21,6 +21,7 @@ class Call:
     leaves: Sequence[Any]
     key: _signature.CallKey
     places: tuple[Hashable, ...]
+    notes: tuple[str, ...] = ()  # what a record of it should say
 
     @classmethod
     def of(cls, function: Function, args: Args, kwargs: Kwargs) -> Call:

@@ -101,9 +101,15 @@ def overridden() -> bool:
     return _override.get() is not None
 
 
-def current() -> Settings:
-    """The settings in force: the environment's, with those of `settings(...)` over them."""
+def current(mode: str | None = None) -> Settings:
+    """The settings in force: the environment's, with those of `settings(...)` over them.
+
+    Args:
+        mode: a decorator's own, which counts where neither of the two says one.
+    """
     base = from_environment()
+    if mode is not None and not os.environ.get("AUTOLOOP_MODE"):
+        base = dataclasses.replace(base, mode=mode)
     found = dataclasses.replace(base, **(_override.get() or {}))
     if found.log is not None:
         _show_log(found.log)

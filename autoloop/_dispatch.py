@@ -116,7 +116,7 @@ class Autoloop(Asked[P, R]):
             raise error
         if self._decider.group(call) is not None:
             raise error  # the other processes may run the plan: this one can't leave it by itself
-        settings = _config.current()
+        settings = _config.current(self._options.mode)
         decision = self._decision(call, settings)
         if decision.plan.as_written or not decision.repeatable:
             raise error
@@ -152,7 +152,7 @@ class Autoloop(Asked[P, R]):
         return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
-        settings = _config.current()
+        settings = _config.current(self._options.mode)
         call = self._take_apart(args, kwargs)
         if call is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return cast(R, self._function.plain(*args, **kwargs))

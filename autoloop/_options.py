@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autoloop._agree import Tolerance
 from autoloop._choose import Rules
-from autoloop._config import check_seconds
+from autoloop._config import check_mode, check_seconds
 from autoloop._plan import Plan
 from autoloop._program import ALL_FORMS
 
@@ -32,6 +32,8 @@ class Options:
     max_memory_bytes: int | None = None
     progress: bool | None = None
     allow_side_effects: bool = False
+    mode: str | None = None
+    make_inputs: Callable[..., Mapping[str, Any]] | None = None
 
     @property
     def rules(self) -> Rules:
@@ -92,6 +94,10 @@ def check(options: Mapping[str, Any]) -> Options:
     if not (found["progress"] is None or isinstance(found["progress"], bool)):
         allowed = "True, False, or None to show it on long tunings"
         raise TypeError(f"progress must be {allowed}; got {found['progress']!r}")
+    if found["mode"] is not None:
+        check_mode("mode", found["mode"])
+    if not (found["make_inputs"] is None or callable(found["make_inputs"])):
+        raise TypeError(f"make_inputs must be a function from specs to a dict of values; got {found['make_inputs']!r}")
     found["forms"] = _forms(found["forms"])
     return Options(**found)
 

@@ -77,6 +77,11 @@ def _best(ratio: float) -> str:
     return f"best {1 / ratio:.2f}x" if ratio < 1 else "nothing faster yet"
 
 
+def bar_class() -> Any:
+    """The class of bars for whoever else shows progress; None where none would be seen."""
+    return _tqdm()
+
+
 def _tqdm() -> Any:
     """The bar's class, where tqdm is installed and somebody is watching; else None."""
     in_notebook = "ipykernel" in sys.modules

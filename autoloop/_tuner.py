@@ -125,10 +125,10 @@ class Tuner:
 
     def _real_arguments(self, call: Call, program: Program) -> tuple[Args, Kwargs, tuple[str, ...]]:
         if not _specs.has_specs(list(call.leaves)):
-            return call.args, call.kwargs, ()
+            return call.args, call.kwargs, call.notes
         leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
         args, kwargs = self.function.unflatten(leaves, call.key.tree, call.key.static)
-        return args, kwargs, (_recheck.note(program),)
+        return args, kwargs, (*call.notes, _recheck.note(program))
 
 
 def _failed(program: Program, key: Mapping[str, str], reason: str) -> _tune.Tuned:

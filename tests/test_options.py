@@ -57,6 +57,8 @@ BAD = [
     ("forms", 5, TypeError, FORMS),
     ("progress", "bar", TypeError, "True, False, or None"),
     ("progress", 2, TypeError, "True, False, or None"),
+    ("mode", "fast", ValueError, "tune, cached, strict, off"),
+    ("make_inputs", {"xs": 1}, TypeError, "a function from specs to a dict of values"),
 ]
 
 
@@ -137,6 +139,9 @@ GOOD = [
     {"progress": True},
     {"progress": False},
     {"bitwise": True},
+    {"mode": "strict"},
+    {"mode": None},
+    {"make_inputs": dict},
 ]
 
 
