@@ -63,12 +63,13 @@ def test_each_call_is_heard_as_from_jit(how, tunings):
         assert now == said if "ordered" in how else sorted(now) == sorted(said)
     record = fun.warmup(XS)
     assert heard.take() == []
-    assert "side effects" in record.verdict
-    assert tunings == []
+    silent = how.startswith("debug")  # trials leave these out; other callbacks they can't
+    assert ("side effects" in record.verdict) != silent
+    assert bool(tunings) == silent
 
 
 @pytest.mark.parametrize("how", TELL)
-@pytest.mark.parametrize("plan", ["0=unroll(2)", "0/0=unroll(2)"])
+@pytest.mark.parametrize("plan", ["0=unroll(2)", "0/0=unroll(2)", "0=inline"])
 def test_a_form_that_keeps_effects_has_them_in_order(how, plan):
     heard = Heard()
     wanted = jax.jit(telling(heard, how))(XS)
@@ -78,7 +79,7 @@ def test_a_form_that_keeps_effects_has_them_in_order(how, plan):
     assert now == said if "ordered" in how else sorted(now) == sorted(said)
 
 
-@pytest.mark.parametrize("plan", ["0=inline", "0=python(1)", "0=eager"])
+@pytest.mark.parametrize("plan", ["0=python(1)", "0=eager"])
 def test_a_form_that_does_not_keep_effects_says_so(plan):
     heard = Heard()
     fun = autoloop(telling(heard, "io ordered"))
