@@ -8,7 +8,7 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import _decide, autoloop
+from autoloop import _tuner, autoloop
 
 XS = ramp(3, 2)
 COUNT = 8
@@ -77,7 +77,7 @@ def test_calls_in_a_trace_and_calls_with_values_at_once(tunings):
 
 
 def test_a_tuning_that_fails_frees_the_others(monkeypatch):
-    monkeypatch.setattr(_decide._trial, "guarded", lambda work, what: None)
+    monkeypatch.setattr(_tuner._trial, "guarded", lambda work, what, failed: failed("no"))
     fun = autoloop(total, forms=["inline"])
     wanted = jax.jit(total)(XS)
     for one in in_threads(*[lambda: fun(XS)] * COUNT):
