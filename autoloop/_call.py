@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ class Call:
         """What makes it the same as another call in this process."""
         return (self.key, self.places)
 
-    @property
+    @functools.cached_property
     def in_trace(self) -> bool:
         """Whether a transformation is in progress, of the arguments or around the call."""
         return any(map(_jaxpr.is_tracer, self.leaves)) or _jaxpr.under_trace()

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoloop import _report, _wisdom
 from autoloop._cli import Commands, ProblemError, answer, did_you_mean, own_store
-from autoloop._entries import Entry, age_s, entries, gain
+from autoloop._entries import Entry, age_s, entries
 
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _MATCH: dict[str, Any] = {"metavar": "TEXT", "help": "only records whose function, arguments, device or key hold TEXT"}
@@ -58,7 +58,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "shapes": entry.parts.get("arguments", ""),
         "device": entry.parts.get("device", "?"),
         "plan": None if record is None else record.winner,
-        "gain": None if record is None else gain(record),
+        "gain": None if record is None else record.gain,
         "age_s": None if record is None else age_s(record.created),
         "state": _state(entry),
     }

@@ -8,13 +8,12 @@ import threading
 import warnings
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any
 
 from autoloop import _miss, _recheck, _signature, _tune, _variants, _wanted
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
-from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
+from autoloop._decision import AS_WRITTEN, FOR_NOW, Case, Decision, of_record, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._processes import Group
@@ -52,21 +51,25 @@ class Decider:
         In a program of several processes only what they agreed on counts, which stands in memory.
         """
         found = self._known.get(self._name(call, settings))
-        if found is not None or self._several.group(call) is not None:
+        if found is not None or self.group(call) is not None:
             return found
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None or not program.loops:
             return None
-        return self._from_store(program, call, settings)
+        return self._from_store(self._case(program, call, settings))
 
-    def decide(self, call: Call, settings: Settings, retune: bool = False) -> Decision:
+    def in_memory(self, call: Call, settings: Settings) -> Decision | None:
+        """The decision that calls of this signature run with; nothing is looked up."""
+        return self._known.get(self._name(call, settings))
+
+    def decide(self, call: Call, settings: Settings) -> Decision:
         """The decision for a call, tuned if need be and allowed.
 
         Raises:
             MissError: mode `strict` and nothing is remembered.
             Exception: what the user's function raises while it is traced or run.
         """
-        found = None if retune else self._remembered(call, settings)
+        found = self._remembered(call, settings)
         if found is not None:
             return found
         patience_s = _PATIENCE * self._tuner.budget_s(settings) + 1.0
@@ -74,7 +77,7 @@ class Decider:
             _log.warning("%s: another thread tunes for longer than %.0f s", self._function.name, patience_s)
             return FOR_NOW
         try:
-            return self._decide(call, settings, retune)
+            return self._decide(call, settings)
         finally:
             self._lock.release()
 
@@ -88,25 +91,22 @@ class Decider:
             program = Program.trace(self._function, call.key, call.args, call.kwargs)
             if program is None or (reason := why_untuned(program, self._options.allow_side_effects)):
                 raise ValueError(f"under='grad': {reason if program else 'the function closes over tracers'}")
-            program = _variants.under_grad(program)
+            case = self._under_grad(self._case(_variants.under_grad(program), call, settings))
+            alone = functools.partial(self._grad_alone, case)
             if (group := self.group(call)) is None:
-                record = self._grad_alone(program, call, settings, ALONE).record
+                record = alone(ALONE).record
             else:
-                question = self._question(program, call, settings, "grad")
-                alone = functools.partial(self._grad_alone, program, call, settings)
-                record = self._several.decide(group, question, alone)[0].record
+                record = self._several.decide(group, self._question(case), alone)[0].record
             self._known.pop(self._name(call, settings), None)  # decided before this was known
             return record
 
-    def _grad_alone(self, program: Program, call: Call, settings: Settings, crew: Crew) -> Decision:
-        key, store = self._parts(program, call, "grad"), store_of(settings)
-        record = self._stored(program, key, settings)
-        resumed = record is not None and settings.mode == "tune" and self._tuner.worth_resuming(record, settings)
-        if record is None and settings.mode != "tune":
+    def _grad_alone(self, case: Case, crew: Crew) -> Decision:
+        record, tunes = case.stored(), case.settings.mode == "tune"
+        if record is None and not tunes:
             return AS_WRITTEN
-        if record is None or resumed:
-            record = self._tuner.tune(program, key, call, settings, store, record, crew).record
-        return of_record(program, record, None)
+        if record is None or (tunes and self._tuner.worth_resuming(record, case.settings)):
+            record = self._tuned(case, record, crew).record
+        return of_record(case.program, record, None)
 
     def group(self, call: Call) -> Group | None:
         """The processes that must agree about a call; None where there is only one."""
@@ -118,8 +118,7 @@ class Decider:
         self._warn_once(f"{decision.plan} failed in {self._function.name} ({reason}); from now on it runs as written")
         demoted = AS_WRITTEN
         if decision.record is not None:
-            verdict = f"{decision.plan} was demoted: it failed while it ran ({reason})"
-            record = decision.record.replace(winner=str(Plan()), verdict=verdict)
+            record = _demoted(decision.record, f"it failed while it ran ({reason})")
             store_of(settings).put(_signature.digest(record.key), record)
             demoted = replace(AS_WRITTEN, record=record)
         self._keep(call, settings, demoted)
@@ -146,13 +145,12 @@ class Decider:
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         assert program is not None
         if (group := self.group(call)) is not None:
-            seconds = self._several.slowest(group, self._question(program, call, settings), seconds)
+            seconds = self._several.slowest(group, self._question(self._case(program, call, settings)), seconds)
         record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
         note = f"the first whole call took {seconds:.3g} s, as written it was expected to take {decision.whole_s:.3g} s"
         record = record.replace(notes=(*record.notes, note))
         if slow and not decision.plan.as_written:
-            verdict = f"{record.winner} was demoted: the whole call was slower than expected of as-written"
-            record = record.replace(winner=str(Plan()), verdict=verdict)
+            record = _demoted(record, "the whole call was slower than expected of as-written")
         store_of(settings).put(_signature.digest(record.key), record)
         kept = None if slow else decision.candidate
         confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
@@ -172,7 +170,7 @@ class Decider:
     def explain(self, call: Call, settings: Settings) -> _miss.Answer:
         """Why nothing is remembered for a call."""
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        parts = {} if program is None else self._parts(program, call)
+        parts = {} if program is None else self._case(program, call, settings).parts
         return _miss.answer(self._function, program, call, parts, store_of(settings), self._options.allow_side_effects)
 
     # ------------------------------------------------------------ private
@@ -186,113 +184,102 @@ class Decider:
         again = found is not None and settings.mode == "tune" and _recheck.due(found.record, call)
         return None if again else found
 
-    def _decide(self, call: Call, settings: Settings, retune: bool) -> Decision:
-        known = None if retune else self._remembered(call, settings)
+    def _decide(self, call: Call, settings: Settings) -> Decision:
+        known = self._remembered(call, settings)
         if known is not None:
             return known
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:
             return FOR_NOW
+        case = self._case(program, call, settings)
         if reason := why_untuned(program, self._options.allow_side_effects):
-            return self._keep(call, settings, untuned(program, self._parts(program, call), reason))
+            return self._keep(call, settings, untuned(program, case.parts, reason))
         if (group := self.group(call)) is not None:
-            return self._decide_together(group, program, call, settings, retune)
-        return self._decide_alone(program, call, settings, retune, ALONE)
+            return self._decide_together(group, case)
+        return self._decide_alone(case, ALONE)
 
-    def _decide_together(
-        self, group: Group, program: Program, call: Call, settings: Settings, retune: bool
-    ) -> Decision:
+    def _decide_together(self, group: Group, case: Case) -> Decision:
         """The decision of all processes; what this one would decide by itself counts only if it leads."""
-        name = self._name(call, settings)
+        call, name = case.call, self._name(case.call, case.settings)
         if call.in_trace and name in self._missed:
             return self._missed[name]
-        decision, reason = self._several.decide(
-            group,
-            self._question(program, call, settings),
-            lambda crew: self._decide_alone(program, call, settings, retune, crew),
-        )
+        alone = functools.partial(self._decide_alone, case)
+        decision, reason = self._several.decide(group, self._question(case), alone)
         if reason:
             self._warn_once(f"{self._function.name}: {reason}; all of them run as written")
         if decision.record is not None:
-            return self._keep(call, settings, decision)
+            return self._keep(call, case.settings, decision)
         self._known.pop(name, None)
         if call.in_trace:
             self._missed[name] = decision
         return decision
 
-    def _question(self, program: Program, call: Call, settings: Settings, under: str = "call") -> Question:
-        parts = self._parts(program, call, under)
-        request = functools.partial(self._tuner.request, program, parts, call, settings)
-        return Question(call, program, parts, self._tuner.budget_s(settings), request)
+    def _question(self, case: Case) -> Question:
+        request = functools.partial(self._tuner.request, case.program, case.parts, case.call, case.settings)
+        return Question(case.call, case.program, case.parts, self._tuner.budget_s(case.settings), request)
 
-    def _decide_alone(self, program: Program, call: Call, settings: Settings, retune: bool, crew: Crew) -> Decision:
-        found = None if retune else self._from_store(program, call, settings)
-        may_tune = settings.mode == "tune" and not call.in_trace
+    def _decide_alone(self, case: Case, crew: Crew) -> Decision:
+        call, mode = case.call, case.settings.mode
+        found = self._from_store(case)
+        may_tune = mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
-        if found is not None and not (partial is not None and self._tuner.goes_on(partial, call, settings)):
+        if found is not None and not (partial is not None and self._tuner.goes_on(partial, call, case.settings)):
             return found
-        if found is None and settings.mode == "strict":
-            raise MissError(_miss.strict_text(*self._asked(program, call, settings)))
+        if found is None and mode == "strict":
+            raise MissError(_miss.strict_text(self._function, case.program, call, case.parts, case.store))
         if not may_tune:
-            if settings.mode == "cached":
-                _wanted.note(store_of(settings), self._function, call, self._parts(program, call))
-            decision = self._with_grad_plan(AS_WRITTEN, program, call, settings)
+            if mode == "cached":
+                _wanted.note(case.store, self._function, call, case.parts)
+            decision = self._with_grad_plan(AS_WRITTEN, case)
             inside = f"in a trace as {decision.trace_plan}" if call.in_trace else "as written"
-            _log.info("%s: no record for %s; runs %s", self._function.name, _arguments(call), inside)
+            _log.info("%s: no record for %s; runs %s", self._function.name, case.parts["arguments"], inside)
             return decision
-        return self._tune(program, call, settings, partial, crew)
+        tuned = self._tuned(case, partial, crew)
+        decision = replace(of_record(case.program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
+        return self._keep(call, case.settings, self._with_grad_plan(decision, case))
+
+    def _tuned(self, case: Case, partial: Record | None, crew: Crew) -> _tune.Tuned:
+        return self._tuner.tune(case.program, case.parts, case.call, case.settings, case.store, partial, crew)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
             self._warned.add(text)  # not if the warning was raised as an error: the next call raises again
 
-    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None, crew: Crew) -> Decision:
-        key = self._parts(program, call)
-        tuned = self._tuner.tune(program, key, call, settings, store_of(settings), partial, crew)
-        decision = replace(of_record(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
-        return self._keep(call, settings, self._with_grad_plan(decision, program, call, settings))
-
-    def _with_grad_plan(self, decision: Decision, program: Program, call: Call, settings: Settings) -> Decision:
-        """The decision, with the plan that was tuned under `grad` for traces, if there is one."""
-        record = self._stored(program, self._parts(program, call, "grad"), settings)
-        return decision if record is None else replace(decision, trace_plan=Plan.parse(record.winner))
-
-    def _from_store(self, program: Program, call: Call, settings: Settings) -> Decision | None:
-        record = self._stored(program, self._parts(program, call), settings)
+    def _from_store(self, case: Case) -> Decision | None:
+        record = case.stored()
         if record is None:
             return None
-        decision = self._with_grad_plan(of_record(program, record, None), program, call, settings)
-        return self._keep(call, settings, decision)
+        decision = self._with_grad_plan(of_record(case.program, record, None), case)
+        return self._keep(case.call, case.settings, decision)
 
-    def _stored(self, program: Program, key: dict[str, str], settings: Settings) -> Record | None:
-        """The stored record of a key, if its plan fits the program and it did not expire."""
-        record = store_of(settings).get(_signature.digest(key))
-        if record is None or (record.expires and record.expires <= _tune.now()):
-            return None
-        plan = parsed(record.winner)
-        if plan is None or (reason := program.why_not(plan)):
-            _log.info("a stored plan does not fit the program: %s", record.winner if plan is None else reason)
-            return None
-        return record
+    def _with_grad_plan(self, decision: Decision, case: Case) -> Decision:
+        """The decision, with the plan that was tuned under `grad` for traces, if there is one."""
+        record = self._under_grad(case).stored()
+        return decision if record is None else replace(decision, trace_plan=Plan.parse(record.winner))
 
     def _keep(self, call: Call, settings: Settings, decision: Decision) -> Decision:
         self._known[self._name(call, settings)] = decision
         return decision
 
-    def _parts(self, program: Program, call: Call, under: str = "call") -> dict[str, str]:
-        return _signature.parts(program.traced, call.key, call.places, self._options.context(under))
+    def _case(self, program: Program, call: Call, settings: Settings) -> Case:
+        parts = _signature.parts(program.traced, call.key, call.places, self._options.context())
+        return Case(program, parts, call, settings)
+
+    def _under_grad(self, case: Case) -> Case:
+        """The same case under `grad`; the program is not read once more for its parts."""
+        return replace(case, parts={**case.parts, "context": self._options.context("grad")})
 
     def _stored_keys(self, call: Call | None, settings: Settings) -> list[str]:
         if call is None:
             items = store_of(settings).items()
             return [key for key, record in items if record.function == self._function.name]
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        return [] if program is None else [_signature.digest(self._parts(program, call, u)) for u in ("call", "grad")]
+        if program is None:
+            return []
+        case = self._case(program, call, settings)
+        return [_signature.digest(one.parts) for one in (case, self._under_grad(case))]
 
-    def _asked(self, program: Program, call: Call, settings: Settings) -> tuple[Any, ...]:
-        return self._function, program, call, self._parts(program, call), store_of(settings)
 
-
-def _arguments(call: Call) -> str:
-    return _signature.arguments_part(call.key)
+def _demoted(record: Record, why: str) -> Record:
+    return record.replace(winner=str(Plan()), verdict=f"{record.winner} was demoted: {why}")

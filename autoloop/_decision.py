@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from autoloop import _choose, _prints, _tune
+from autoloop import _choose, _prints, _signature, _tune
+from autoloop._call import Call
+from autoloop._config import Settings
 from autoloop._plan import Plan
 from autoloop._program import HostProgram, OneProgram, Program, runs_in_trace
 from autoloop._records import Record
+from autoloop._store import Store
+from autoloop._stores import store_of
 
 _log = logging.getLogger("autoloop")
 
@@ -91,3 +95,37 @@ def parsed(text: str) -> Plan | None:
         return Plan.parse(text)
     except ValueError:
         return None
+
+
+def unusable(program: Program, record: Record) -> str:
+    """Why a stored record can't be used for a program, "" if it can."""
+    if record.expires and record.expires <= _tune.now():
+        return f"it was to be forgotten at {record.expires}"
+    plan = parsed(record.winner)
+    if plan is None:
+        return f"its plan {record.winner!r} is of another version of autoloop"
+    reason = program.why_not(plan)
+    return f"its plan {record.winner!r} does not fit the program: {reason}" if reason else ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call about which to decide: its program, the named parts of its signature, the settings in force."""
+
+    program: Program
+    parts: dict[str, str]
+    call: Call
+    settings: Settings
+
+    @property
+    def store(self) -> Store:
+        """Where its records live."""
+        return store_of(self.settings)
+
+    def stored(self) -> Record | None:
+        """The stored record of its signature, if it can be used."""
+        record = self.store.get(_signature.digest(self.parts))
+        if record is not None and (reason := unusable(self.program, record)):
+            _log.info("a stored record is not used: %s", reason)
+            return None
+        return record

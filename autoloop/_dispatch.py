@@ -94,7 +94,7 @@ class Autoloop(Asked[P, R]):
         try:
             if candidate is not None:
                 return cast(R, candidate(*args, **kwargs))
-            if not call.placed or (call.in_trace and not self._apart):
+            if not (self._apart if call.in_trace else call.placed):
                 return cast(R, self._fast(*args, **kwargs))
         except Miss:
             pass
@@ -117,7 +117,9 @@ class Autoloop(Asked[P, R]):
         if self._decider.group(call) is not None:
             raise error  # the other processes may run the plan: this one can't leave it by itself
         settings = _config.current(self._options.mode)
-        decision = self._decision(call, settings)
+        decision = self._decider.in_memory(call, settings)
+        if settings.mode == "off" or settings.plan is not None or decision is None:
+            raise error  # not a plan of ours
         if decision.plan.as_written or not decision.repeatable:
             raise error
         result = jax.block_until_ready(self._function.plain(*args, **kwargs))

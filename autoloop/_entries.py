@@ -79,9 +79,3 @@ def age_s(created: str, clock: Callable[..., datetime.datetime] = datetime.datet
         return (clock(datetime.UTC) - datetime.datetime.fromisoformat(created)).total_seconds()
     except (ValueError, TypeError):  # no date, or one without a time zone
         return None
-
-
-def gain(record: Record) -> float | None:
-    """How many times as fast as written the winner runs, None where that is not known."""
-    winner = record.trial(record.winner)
-    return 1 / winner.ratio if winner is not None and winner.ratio else None

@@ -9,6 +9,13 @@ import jax
 Aval = Any
 
 
+def type_of(leaf: Any) -> Aval:
+    """As `jax.typeof`, at a tenth of its time for an array on one device, whose place is no part of its type."""
+    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding) and isinstance(leaf, jax.Array):
+        return leaf.aval
+    return jax.typeof(leaf)
+
+
 def explicit(aval: Aval) -> Any:
     """The sharding that is part of a value's type (over explicit mesh axes); None for others."""
     return aval.sharding if jax.sharding.AxisType.Explicit in _axis_types(aval) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoloop import _explain, _signature, _wanted
 from autoloop._call import Call, leaf_names
-from autoloop._decision import parsed, why_untuned
+from autoloop._decision import unusable, why_untuned
 from autoloop._program import Function, Program
 from autoloop._store import Store
 
@@ -42,16 +42,8 @@ def miss(
 ) -> _explain.Miss | None:
     """The miss of a call, None if a usable record is stored."""
     record = store.get(_signature.digest(parts))
-    unfit = "" if record is None else _unfit(program, record.winner)
+    unfit = "" if record is None else unusable(program, record)
     return _explain.miss(function.name, parts, store, leaf_names(function, call), unfit)
-
-
-def _unfit(program: Program, winner: str) -> str:
-    plan = parsed(winner)
-    if plan is None:
-        return f"its plan {winner!r} is of another version of autoloop"
-    reason = program.why_not(plan)
-    return f"its plan {winner!r} does not fit the program: {reason}" if reason else ""
 
 
 def _to_warm(function: Function, call: Call, parts: Mapping[str, str]) -> str:

@@ -152,6 +152,12 @@ class Record:
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as written the winner runs, None where that is not known."""
+        winner = self.trial(self.winner)
+        return 1 / winner.ratio if winner is not None and winner.ratio else None
+
     def trial(self, plan: str) -> Trial | None:
         """The trial of the plan with this text, or None."""
         return next((t for t in self.trials if t.plan == plan), None)

@@ -124,14 +124,16 @@ def call_key(tree: Any, leaves: Sequence[Any], static: tuple[Any, ...]) -> CallK
     Raises:
         TypeError: a static value is not hashable (jit's own error comes first, when it traces).
     """
-    kinds = tuple(type(value) for _, value in static)
-    key = CallKey(tree, tuple(map(_aval, leaves)), static, kinds, config_values())
-    hash(key)
-    return key
+    hash((tree, static))
+    return CallKey(tree, tuple(map(_aval, leaves)), static, tuple(type(v) for _, v in static), config_values())
 
 
 def _aval(leaf: Any) -> Aval:
-    aval = jax.typeof(leaf)
+    return _of_type(_mesh.type_of(leaf))
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_type(aval: Any) -> Aval:
     return (aval.shape, aval.dtype, aval.weak_type, _mesh.explicit(aval))
 
 
@@ -156,11 +158,8 @@ def _place(leaf: Any, default: Any) -> Hashable:
     sharding = getattr(leaf, "sharding", None)
     if sharding is None or not (isinstance(leaf, jax.ShapeDtypeStruct) or leaf.committed):
         return None
-    on_default = sharding.device_set == {default} and sharding.memory_kind in _PLAIN_MEMORY
+    on_default = sharding.device_set == {default} and sharding.memory_kind in (None, "device", "unpinned_host")
     return None if on_default else sharding
-
-
-_PLAIN_MEMORY = (None, "device", "unpinned_host")
 
 
 def default_device() -> Any:

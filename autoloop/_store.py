@@ -69,9 +69,9 @@ class Store:
         """Drops what is kept under `key`, if anything."""
         self._attempt(lambda cache: cache.delete(key))
 
-    def items(self) -> Iterator[tuple[str, Record]]:
-        """All readable records of the folder, oldest first."""
-        yield from self._attempt(_all_records) or ()
+    def items(self, holding: str = "") -> Iterator[tuple[str, Record]]:
+        """All readable records of the folder whose text holds a text, oldest first; others are not parsed."""
+        yield from self._attempt(lambda cache: _records(cache, holding)) or ()
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """All rows that should be records, as they are stored, readable or not."""
@@ -224,12 +224,9 @@ def _set_all(cache: Any, texts: Mapping[str, str]) -> bool:
     return True
 
 
-def _all_records(cache: Any) -> list[tuple[str, Record]]:
-    found = []
-    for key in _record_keys(cache):
-        record = _record(_text(cache, key), key)
-        if record is not None:
-            found.append((key, record))
+def _records(cache: Any, holding: str) -> list[tuple[str, Record]]:
+    rows = ((key, text) for key, text in _texts(cache, _record_keys(cache)) if holding in text)
+    found = ((key, record) for key, text in rows if (record := _record(text, key)) is not None)
     return sorted(found, key=lambda pair: pair[1].created)
 
 

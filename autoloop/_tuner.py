@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from autoloop import _recheck, _signature, _specs, _trial, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
+from autoloop._decision import parsed, unusable
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program
@@ -57,14 +57,14 @@ class Tuner:
         crew: Crew,
     ) -> _tune.Tuned:
         """Tunes and stores the record; a failure of any kind becomes a record of as-written that expires."""
-        hint, again = (None, ()) if partial is not None else self._hint(store, key)
-        request = self.request(program, key, call, settings)
-        request = replace(request, partial=partial, hint=hint, notes=(*request.notes, *again), crew=crew)
-        request = _recheck.adjusted(request)
-        lock = store.lock(f"device {key['device']}", 2 * request.budget_s + _LOCK_SLACK_S, request.budget_s)
-        with lock as alone:
+        budget_s = self.budget_s(settings)
+        with store.lock(f"device {key['device']}", 2 * budget_s + _LOCK_SLACK_S, budget_s) as alone:
             if partial is None and crew is ALONE and (found := self._meanwhile(program, store, key)) is not None:
                 return _tune.Tuned(found, None)
+            hint, again = (None, ()) if partial is not None else self._hint(store, key)
+            request = self.request(program, key, call, settings)
+            request = replace(request, partial=partial, hint=hint, notes=(*request.notes, *again), crew=crew)
+            request = _recheck.adjusted(request)
             if not alone:
                 shared = "another process was tuning on this device at the same time"
                 request = replace(request, notes=(*request.notes, shared))
@@ -85,8 +85,7 @@ class Tuner:
     def _meanwhile(self, program: Program, store: Store, key: Mapping[str, str]) -> Record | None:
         """The record that another process stored while this one waited for the device."""
         record = store.get(_signature.digest(key))
-        plan = None if record is None or record.expires else self._allowed(record)
-        return record if plan is not None and not program.why_not(plan) else None
+        return None if record is None or unusable(program, record) else record
 
     def request(self, program: Program, key: Mapping[str, str], call: Call, settings: Settings) -> _tune.Request:
         """What is to be tuned: on real values, and without the program's prints."""
@@ -103,7 +102,7 @@ class Tuner:
         Of this very program under other versions of jax, jaxlib or the driver, else of the newest record
         of the same program with other sizes.
         """
-        alike = [r for _, r in reversed(list(store.items())) if self._is_alike(r, key)]
+        alike = [r for _, r in reversed(list(store.items(key["skeleton"]))) if self._is_alike(r, key)]
         for record in alike:
             if set(_differing(record, key)) == {"versions"} and (plan := self._allowed(record)):
                 was = record.key["versions"]
@@ -118,10 +117,8 @@ class Tuner:
         return record.function == self.function.name and same and record.key != key and bool(record.key.get("versions"))
 
     def _allowed(self, record: Record) -> Plan | None:
-        with contextlib.suppress(ValueError):  # a plan of a newer autoloop
-            plan = Plan.parse(record.winner)
-            return plan if self.options.allows(plan) else None
-        return None
+        plan = parsed(record.winner)
+        return plan if plan is not None and self.options.allows(plan) else None
 
     def _real_arguments(self, call: Call, program: Program) -> tuple[Args, Kwargs, tuple[str, ...]]:
         if not _specs.has_specs(list(call.leaves)):

@@ -16,7 +16,6 @@ from typing import Any
 from autoloop import _config, _specfile, _tune, _wanted
 from autoloop._call import Call
 from autoloop._dispatch import Autoloop
-from autoloop._entries import gain
 from autoloop._explain import differences
 from autoloop._records import Record
 from autoloop._signature import arguments_part
@@ -59,7 +58,7 @@ class Done:
         head = f"{self.target}({self.arguments})"
         if self.record is None or self.problem:
             return f"{head}: failed: {self.problem}"
-        faster = gain(self.record)
+        faster = self.record.gain
         how = f"tuned in {self.record.spent_s:.1f} s" if self.fresh else "was remembered"
         return f"{head}: {self.record.winner}{f', {faster:.2f}x as fast as written' if faster else ''}, {how}"
 
@@ -70,7 +69,7 @@ class Done:
             "function": self.target,
             "arguments": self.arguments,
             "plan": None if record is None else record.winner,
-            "gain": None if record is None else gain(record),
+            "gain": None if record is None else record.gain,
             "fresh": self.fresh,
             "problem": self.problem,
         }

@@ -174,5 +174,4 @@ def _change(key: str, old: Record | None, new: Record | None) -> Change:
 
 
 def _gain(record: Record) -> str:
-    winner = record.trial(record.winner)
-    return f"{1 / winner.ratio:.2f}x" if winner is not None and winner.ratio else "gain unknown"
+    return "gain unknown" if record.gain is None else f"{record.gain:.2f}x"

@@ -19,7 +19,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import common
@@ -181,14 +180,11 @@ def report(rows: list[dict[str, Any]], given: argparse.Namespace) -> str:
 
 def main() -> None:
     """Measures, prints and keeps the results; exits with 1 if a program failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = common.parser(__doc__, 600.0)
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--size", choices=SIZES, default="large")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each of the two tunings")
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that all of it may take")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder for the results")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measure(given.one, given.size, given.budget, given.rounds)))

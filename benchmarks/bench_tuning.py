@@ -25,7 +25,6 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import common
@@ -226,16 +225,13 @@ def attempt(name: str, work: Any, *words: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, prints and keeps the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = common.parser(__doc__, 600.0)
     parser.add_argument("--tunes", type=int, default=4)
     parser.add_argument("--budget", type=float, default=6.0, help="seconds of each tuning")
     parser.add_argument("--nests", default=",".join(nests()))
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that all of it may take")
     parser.add_argument("--long", action="store_true", help="the long calls instead")
     parser.add_argument("--outer", type=int, default=long_call.OUTER, help="outer length of the long call")
     parser.add_argument("--long-budget", type=float, default=30.0, help="seconds of tuning of the long call")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder for the results")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(one(json.loads(given.one))))

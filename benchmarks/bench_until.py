@@ -16,12 +16,10 @@ paired rounds with 95 % intervals.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import common
@@ -151,12 +149,9 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def main() -> None:
     """Measures, prints and keeps the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = common.parser(__doc__, 120.0)
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each tuning")
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds that all of it may take")
-    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder for the results")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measure(given.one, given.budget, given.rounds)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -66,6 +67,15 @@ def environment() -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- processes of their own
+
+
+def parser(text: str | None, limit_s: float) -> argparse.ArgumentParser:
+    """The options that every script with processes of its own has."""
+    found = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
+    found.add_argument("--limit", type=float, default=limit_s, help="seconds that all of it may take")
+    found.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
+    found.add_argument("--one", help=argparse.SUPPRESS)
+    return found
 
 
 class Clock:

@@ -72,3 +72,22 @@ def test_a_function_that_runs_as_written_anyway_leaves_the_error(monkeypatch):
     monkeypatch.setenv("AUTOLOOP_MODE", "off")
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         fun(XS)
+
+
+def test_a_forced_plan_that_fails_leaves_the_error(monkeypatch, tunings):
+    monkeypatch.setenv("AUTOLOOP_PLAN", "0=inline")
+    fun = autoloop(total)
+    fun(XS)
+    real, fun._fast = fun._fast, lambda *args: failing()
+    fun._fast._cache_size = real._cache_size
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        fun(XS)
+    assert tunings == []
+
+
+def test_nothing_is_tuned_on_the_way_from_an_error(monkeypatch, tunings):
+    fun = broken("inline", monkeypatch)
+    fun._decider._known.clear()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        fun(XS)
+    assert len(tunings) == 1

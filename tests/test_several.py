@@ -124,13 +124,18 @@ def test_the_store_of_the_one_that_decides_counts(processes, tunings):
     assert [record.winner for record in again.stored(1).values()] == ["0=unroll(2)"]
 
 
+def without_the_leader_s_store(some, processes):
+    """The same processes anew, the deciding one's store emptied."""
+    with some.being(0):
+        _stores.store_of(_dispatch._config.current()).clear()
+    return processes()
+
+
 def test_a_record_of_another_process_does_not_stop_the_tuning(processes, tunings):
     some = processes()
     some.run()
     some.store(1, "as-written", source=0)
-    with some.being(0):
-        _stores.store_of(_dispatch._config.current()).clear()
-    again = processes()
+    again = without_the_leader_s_store(some, processes)
     all_same(again.run())
     assert again.plans() == ["0=inline", "0=inline"]
     assert len(tunings) == 2
@@ -282,9 +287,7 @@ def test_in_a_trace_a_record_of_another_process_does_not_count(processes, tuning
     some = processes()
     some.run()
     some.store(1, "0=inline", source=0)
-    with some.being(0):
-        _stores.store_of(_dispatch._config.current()).clear()
-    again = processes()
+    again = without_the_leader_s_store(some, processes)
     assert again.run(scans) == [1, 1]
     held = len(again.board.texts)
     assert again.run(scans) == [1, 1]

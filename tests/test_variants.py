@@ -7,7 +7,7 @@ from helpers import assert_same, ramp
 from jax import lax
 
 import autoloop as package
-from autoloop import MissError, _config, _jaxpr, _prints, _signature, _stores, autoloop
+from autoloop import MissError, Trial, _config, _jaxpr, _prints, _signature, _stores, autoloop
 
 XS = ramp(3, 2)
 
@@ -145,6 +145,22 @@ def test_modes_that_forbid_tuning_forbid_it_under_grad(mode, tunings):
     with package.settings(mode=mode), pytest.raises((RuntimeError, MissError)):
         autoloop(loss).warmup(XS, under="grad")
     assert tunings == []
+
+
+def test_a_host_winner_for_another_signature_does_not_bring_the_call_s_plan_into_a_trace():
+    fun, more = autoloop(loss, forms=["python", "unroll"]), ramp(4, 2)
+    store = _stores.store_of(_config.current())
+    for xs, plan in ((XS, "0=python(1)"), (more, "0=unroll(2)")):
+        record = fun.warmup(xs)
+        store.put(_signature.digest(record.key), record.replace(winner=plan, trials=(*record.trials[:1], Trial(plan))))
+    record = fun.warmup(more, under="grad")
+    store.put(_signature.digest(record.key), record.replace(winner="as-written"))
+    fun = autoloop(loss, forms=["python", "unroll"])
+    fun(XS)
+    fun(more)
+    assert [str(fun.plan(xs)) for xs in (XS, more)] == ["0=python(1)", "0=unroll(2)"]
+    assert "unroll=2" in str(jax.make_jaxpr(lambda xs: fun.using("0=unroll(2)")(xs))(more))
+    assert "unroll=2" not in str(jax.make_jaxpr(lambda xs: fun(xs))(more))
 
 
 # ------------------------------------------------ lower and trace
