@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import ParamSpec, TypeVar, cast
 
 import jax
@@ -30,7 +29,6 @@ from autoloop._program import (
     OneProgram,
     Planned,
     check_plan,
-    runs_in_trace,
 )
 from autoloop._records import PlanError, Record
 
@@ -210,9 +208,6 @@ class Autoloop(Asked[P, R]):
         """Whether the hot path can't serve a candidate: it is one jit with one set of XLA options."""
         if isinstance(candidate, HostProgram) or call.placed:
             return True
-        plan = candidate.planned.plans[call.key]
-        if not runs_in_trace(replace(plan, options=())):
-            return True  # the hot path's jit is also what a transformation sees, and it may differentiate
         return bool(self._planned.plans) and candidate.planned.options != self._planned.options
 
     def _forget_fast(self, call: Call) -> None:

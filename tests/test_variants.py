@@ -163,6 +163,38 @@ def test_a_host_winner_for_another_signature_does_not_bring_the_call_s_plan_into
     assert "unroll=2" not in str(jax.make_jaxpr(lambda xs: fun(xs))(more))
 
 
+def root(x):
+    """A bounded solver as a masked scan: true under `until`, which JAX can't differentiate in reverse."""
+
+    def step(c, _):
+        done = jnp.abs(c * c - x) < 1e-3
+        return lax.cond(done, lambda c: c, lambda c: (c + x / c) / 2, c), None
+
+    return lax.scan(step, x, None, length=20)[0]
+
+
+TRACED = {
+    "grad": jax.grad,
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "grad of jit": lambda f: jax.grad(jax.jit(f)),
+    "vmap of grad": lambda f: lambda x: jax.vmap(jax.grad(f))(x[None]),
+    "jacrev of jacfwd": lambda f: jax.jacrev(jax.jacfwd(f)),
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](jnp.float32(2)),
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+    "scan": lambda f: jax.grad(lambda x: lax.scan(lambda c, _: (f(c) + 1, None), x, None, length=2)[0]),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_winner_that_can_not_be_differentiated_costs_a_call_nothing_and_stays_out_of_traces(name):
+    fun, x = autoloop(root, forms=["until"]), jnp.float32(2)
+    for _ in range(2):
+        assert_same(jax.jit(root)(x), fun(x))
+        assert str(fun.plan(x)) == "0=until"
+        assert not fun._keyed  # the call is jit's own, no key is made in Python
+        assert_same(TRACED[name](jax.jit(root))(x), TRACED[name](fun)(x))
+
+
 # ------------------------------------------------ lower and trace
 
 
