@@ -34,7 +34,7 @@ def program(weights: Any, state: Any, body: str, outer: int) -> Any:
 
 def arguments(body: str) -> tuple[Any, Any]:
     """Weights and state."""
-    return jnp.eye(96) * 0.5, jnp.ones((96, 96)) if body == "products" else jnp.ones(1 << 18)
+    return jnp.eye(112) * 0.5, jnp.ones((112, 112)) if body == "products" else jnp.ones(1 << 20)
 
 
 def first_call(which: str, body: str, outer: int, budget_s: float) -> dict[str, Any]:
