@@ -14,7 +14,7 @@ ROOT = Path(autoloop.__file__).parents[1]
 
 RUN = """
 import sys, pytest
-sys.exit(pytest.main(["-p", "autoloop._pytest", "-p", "no:cacheprovider", "-q", *{options!r}, {path!r}]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", "-q", *{options!r}, {path!r}]))
 """
 
 SUITE = """
