@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from autoloop import _config, _signature, _specs, _trial, _tune, _wanted, _why
+from autoloop import _config, _resume, _signature, _specs, _trial, _tune, _wanted, _why
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
@@ -165,9 +165,11 @@ class Decider:
             warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
 
     def _worth_resuming(self, record: Record, settings: Settings) -> bool:
-        """Whether there is budget left for a search that ended early: an interrupt's, or a larger one."""
+        """Whether there are new forms, or budget left for a search that ended early: an interrupt's, or a larger one."""
         budget_s = self._budget_s(settings)
         grown = budget_s > _GROWN * record.budget_s
+        if _resume.new_forms(record, self._options):
+            return True
         return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
 
     def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
