@@ -34,7 +34,25 @@ class Tolerance:
 
 def to_host(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     """Outputs as numpy arrays, so that their device memory can be freed; keys as their bits."""
-    return [np.asarray(_bits(v)) for v in values]
+    return [_on_host(v) for v in values]
+
+
+def _on_host(value: Any) -> np.ndarray[Any, Any]:
+    """A value as a numpy array; of one that is spread over processes, this process's part in a row."""
+    bits = _bits(value)
+    if bits.is_fully_addressable:
+        return np.asarray(jax.device_get(bits))  # asked for, so that a transfer guard lets it pass
+    shards = sorted(bits.addressable_shards, key=lambda shard: shard.device.id)
+    return np.concatenate([np.ravel(shard.data) for shard in shards])
+
+
+def shardings_differ(expected: Sequence[Any], got: Sequence[Any]) -> str:
+    """Which output lies elsewhere than it does as written, or "": callers build on where results are."""
+    for position, (want, value) in enumerate(zip(expected, got, strict=False)):
+        have = getattr(value, "sharding", None)
+        if want is not None and have is not None and not want.is_equivalent_to(have, value.ndim):
+            return f"output {position} is placed as {have}, as written as {want}"
+    return ""
 
 
 def _bits(value: Any) -> Any:
@@ -51,7 +69,7 @@ def disagreement(
         return float("inf"), f"{len(got)} outputs instead of {len(expected)}"
     worst = 0.0
     for position, (want, value) in enumerate(zip(expected, got, strict=True)):
-        have = np.asarray(_bits(value))
+        have = _on_host(value)
         error, reason = _compare(want, have, tolerance)
         worst = max(worst, error)
         if reason:

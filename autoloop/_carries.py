@@ -14,6 +14,7 @@ from jax import lax
 from jax.extend import core as jec
 
 from autoloop import _jaxpr, _parts
+from autoloop._atoms import Inliner, is_plain_call, variables
 from autoloop._loops import Loop
 
 
@@ -33,49 +34,22 @@ def flatten(jaxpr: _jaxpr.Jaxpr, carry: Iterable[Any], calls: frozenset[str]) ->
     return Flat(jaxpr, tuple(inliner.eqns), tuple(outvars))
 
 
-class _Inliner:
-    """Collects equations under fresh names, because two calls may share one inner jaxpr."""
+class _Inliner(Inliner):
+    """Looks into the calls of some names that a carry enters."""
 
     def __init__(self, calls: frozenset[str], touched: set[Any]) -> None:
+        super().__init__()
         self._calls, self._touched = calls, touched
-        self.eqns: list[Any] = []
 
-    def run(self, jaxpr: Any, names: dict[Any, Any]) -> list[Any]:
-        """Adds a jaxpr whose inputs go by other names; returns what its outputs are called."""
+    def _is_touched(self, invars: Sequence[Any]) -> bool:
+        return not self._touched.isdisjoint(variables(invars))
 
-        def read(atom: Any) -> Any:
-            return atom if isinstance(atom, jec.Literal) else names.get(atom, atom)
+    def enters(self, eqn: Any, invars: Sequence[Any]) -> bool:
+        return eqn.primitive.name in self._calls and self._is_touched(invars) and is_plain_call(eqn)
 
-        for eqn in jaxpr.eqns:
-            invars = [read(v) for v in eqn.invars]
-            is_touched = any(not isinstance(v, jec.Literal) and v in self._touched for v in invars)
-            if is_touched and eqn.primitive.name in self._calls and _is_plain_call(eqn):
-                inner = _jaxpr.bodies(eqn)[0].jaxpr
-                outs = self.run(inner, dict(zip(inner.invars, invars, strict=True)))
-            else:
-                outs = [jec.Var(v.aval) for v in eqn.outvars]
-                self.eqns.append(eqn.replace(invars=invars, outvars=outs))
-                self._touched.update(outs if is_touched else ())
-            names.update(zip(eqn.outvars, outs, strict=True))
-        return [read(v) for v in jaxpr.outvars]
-
-
-def _is_plain_call(eqn: Any) -> bool:
-    """Whether a call's equations say all that matters: a jit that asks for shardings says more."""
-    asked = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
-    plain = all(type(s).__name__ == "UnspecifiedValue" for s in asked)
-    return plain and not _jaxpr.bodies(eqn)[0].consts
-
-
-def live(eqns: Sequence[Any], roots: Iterable[Any]) -> tuple[list[Any], set[Any]]:
-    """The equations that `roots` need, and all variables that are read on the way."""
-    wanted = {v for v in roots if not isinstance(v, jec.Literal)}
-    kept = []
-    for eqn in reversed(eqns):
-        if not wanted.isdisjoint(eqn.outvars):
-            kept.append(eqn)
-            wanted.update(v for v in eqn.invars if not isinstance(v, jec.Literal))
-    return kept[::-1], wanted
+    def keep(self, eqn: Any) -> None:
+        super().keep(eqn)
+        self._touched.update(eqn.outvars if self._is_touched(eqn.invars) else ())
 
 
 @dataclass(frozen=True)

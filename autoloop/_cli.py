@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from autoloop import _config
-from autoloop._decide import store_of
 from autoloop._store import Store
+from autoloop._stores import store_of
 
 #: The texts with which argparse names a word that it does not know.
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)")

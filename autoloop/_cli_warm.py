@@ -26,9 +26,9 @@ def add(commands: Commands) -> None:
     }
     commands.add("warm", _run_warm, "tune functions ahead of time (status 1 if some failed)", options)
     one = {"metavar": "module:function", "nargs": "?", "help": "a decorated function; without it, what is wanted"}
-    text = "say why a call is not remembered: the nearest record and what differs"
+    text = "say why a call is not remembered, and what differs"
     commands.add("explain", _run_explain, text, {"target": one, "--specs": _SPECS})
-    commands.add("doctor", _run_doctor, "examine device, versions, store, timer and noise (status 1 if broken)")
+    commands.add("doctor", _run_doctor, "examine device, versions, store, timer, noise (1 if broken)")
 
 
 def _usage(work: Callable[[], Any]) -> Any:

@@ -182,7 +182,18 @@ def _checked(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def cache_dir(found: Settings) -> Path:
-    """The folder of the store: the one set, else the platform's cache folder for users' programs."""
+    """The folder of the store: the one set, else the platform's cache folder for users' programs.
+
+    A process without a home folder (a container with a random user) gets a path that no store can be
+    made at, so that it goes on in memory, with the store's one warning.
+    """
+    try:
+        return _cache_dir(found)
+    except RuntimeError as error:  # there is no home folder, or no such user
+        return Path(os.devnull) / f"autoloop ({error})"
+
+
+def _cache_dir(found: Settings) -> Path:
     if found.cache_dir is not None:
         return Path(found.cache_dir).expanduser()
     if sys.platform == "darwin":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import warnings
@@ -9,15 +10,19 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from autoloop import _config, _resume, _signature, _specs, _trial, _tune, _wanted, _why
+from autoloop import _miss, _recheck, _signature, _tune, _variants, _wanted
 from autoloop._call import Call
 from autoloop._config import Settings
+from autoloop._crew import ALONE, Crew
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Decision, of_record, parsed, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, Kwargs, OneProgram, Program, runs_in_trace
+from autoloop._processes import Group
+from autoloop._program import Function, OneProgram, Program, runs_in_trace
 from autoloop._records import AutoloopWarning, MissError, Record
-from autoloop._store import Store
+from autoloop._several import Question, Several
+from autoloop._stores import store_of
+from autoloop._tuner import Tuner
 
 _log = logging.getLogger("autoloop")
 
@@ -26,20 +31,6 @@ _PATIENCE = 2.0
 
 #: A plan tried on a shortened program is demoted if a whole call takes this much longer than as written.
 _DEMOTE_ABOVE = 1.1
-#: A search that its budget ended goes on if today's budget is larger by this factor.
-_GROWN = 1.2
-#: Seconds beyond two budgets after which a dead process's lock on a device is taken over.
-_LOCK_SLACK_S = 60.0
-
-_stores: dict[Hashable, Store] = {}
-
-
-def store_of(settings: Settings) -> Store:
-    """The store that these settings name; one object per folder and process."""
-    name = (_config.cache_dir(settings), settings.wisdom)
-    if name not in _stores:
-        _stores[name] = Store(name[0], settings.wisdom)
-    return _stores[name]
 
 
 class Decider:
@@ -47,14 +38,21 @@ class Decider:
 
     def __init__(self, function: Function, options: Options) -> None:
         self._function, self._options = function, options
+        self._tuner = Tuner(function, options)
         self._lock = threading.RLock()
         self._known: dict[Hashable, Decision] = {}
         self._warned: set[str] = set()
+        self._several = Several()
+        #: Calls in a trace about which the processes agreed that there is no plan.
+        self._missed: dict[Hashable, Decision] = {}
 
     def known(self, call: Call, settings: Settings) -> Decision | None:
-        """The decision remembered in memory or in the store; never tunes."""
+        """The decision remembered in memory or in the store; never tunes.
+
+        In a program of several processes only what they agreed on counts, which stands in memory.
+        """
         found = self._known.get(self._name(call, settings))
-        if found is not None:
+        if found is not None or self._several.group(call) is not None:
             return found
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None or not program.loops:
@@ -68,10 +66,10 @@ class Decider:
             MissError: mode `strict` and nothing is remembered.
             Exception: what the user's function raises while it is traced or run.
         """
-        found = self._known.get(self._name(call, settings))
-        if found is not None and not retune:
+        found = None if retune else self._remembered(call, settings)
+        if found is not None:
             return found
-        patience_s = _PATIENCE * self._budget_s(settings) + 1.0
+        patience_s = _PATIENCE * self._tuner.budget_s(settings) + 1.0
         if not self._lock.acquire(timeout=patience_s):
             _log.warning("%s: another thread tunes for longer than %.0f s", self._function.name, patience_s)
             return FOR_NOW
@@ -79,6 +77,52 @@ class Decider:
             return self._decide(call, settings, retune)
         finally:
             self._lock.release()
+
+    def under_grad(self, call: Call, settings: Settings) -> Record | None:
+        """The record of forward and backward pass tuned together, tuned now if need be and allowed.
+
+        Raises:
+            ValueError: there is nothing to differentiate, or no loop.
+        """
+        with self._lock:
+            program = Program.trace(self._function, call.key, call.args, call.kwargs)
+            if program is None or (reason := why_untuned(program, self._options.allow_side_effects)):
+                raise ValueError(f"under='grad': {reason if program else 'the function closes over tracers'}")
+            program = _variants.under_grad(program)
+            if (group := self.group(call)) is None:
+                record = self._grad_alone(program, call, settings, ALONE).record
+            else:
+                question = self._question(program, call, settings, "grad")
+                alone = functools.partial(self._grad_alone, program, call, settings)
+                record = self._several.decide(group, question, alone)[0].record
+            self._known.pop(self._name(call, settings), None)  # decided before this was known
+            return record
+
+    def _grad_alone(self, program: Program, call: Call, settings: Settings, crew: Crew) -> Decision:
+        key, store = self._parts(program, call, "grad"), store_of(settings)
+        record = self._stored(program, key, settings)
+        resumed = record is not None and settings.mode == "tune" and self._tuner.worth_resuming(record, settings)
+        if record is None and settings.mode != "tune":
+            return AS_WRITTEN
+        if record is None or resumed:
+            record = self._tuner.tune(program, key, call, settings, store, record, crew).record
+        return of_record(program, record, None)
+
+    def group(self, call: Call) -> Group | None:
+        """The processes that must agree about a call; None where there is only one."""
+        return self._several.group(call)
+
+    def demote(self, call: Call, settings: Settings, reason: str) -> None:
+        """Takes a plan that failed while it ran out of force, in memory and in the store, with one warning."""
+        decision = self._known[self._name(call, settings)]
+        self._warn_once(f"{decision.plan} failed in {self._function.name} ({reason}); from now on it runs as written")
+        demoted = AS_WRITTEN
+        if decision.record is not None:
+            verdict = f"{decision.plan} was demoted: it failed while it ran ({reason})"
+            record = decision.record.replace(winner=str(Plan()), verdict=verdict)
+            store_of(settings).put(_signature.digest(record.key), record)
+            demoted = replace(AS_WRITTEN, record=record)
+        self._keep(call, settings, demoted)
 
     def forced(self, call: Call, plan: Plan) -> Decision:
         """The decision to run a plan that was forced; where it does not fit, one warning and as written."""
@@ -99,14 +143,16 @@ class Decider:
         decision = self._known[self._name(call, settings)]
         assert decision.record is not None
         assert decision.whole_s is not None
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        assert program is not None
+        if (group := self.group(call)) is not None:
+            seconds = self._several.slowest(group, self._question(program, call, settings), seconds)
         record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
         note = f"the first whole call took {seconds:.3g} s, as written it was expected to take {decision.whole_s:.3g} s"
         record = record.replace(notes=(*record.notes, note))
         if slow and not decision.plan.as_written:
             verdict = f"{record.winner} was demoted: the whole call was slower than expected of as-written"
             record = record.replace(winner=str(Plan()), verdict=verdict)
-        program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        assert program is not None
         store_of(settings).put(_signature.digest(record.key), record)
         kept = None if slow else decision.candidate
         confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
@@ -117,136 +163,134 @@ class Decider:
         store = store_of(settings)
         for key in self._stored_keys(call, settings):
             store.delete(key)
+        self._missed.clear()
         if call is None:
             self._known.clear()
         else:
             self._known.pop(self._name(call, settings), None)
 
-    def explain(self, call: Call, settings: Settings) -> _why.Answer:
+    def explain(self, call: Call, settings: Settings) -> _miss.Answer:
         """Why nothing is remembered for a call."""
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         parts = {} if program is None else self._parts(program, call)
-        return _why.answer(self._function, program, call, parts, store_of(settings))
+        return _miss.answer(self._function, program, call, parts, store_of(settings), self._options.allow_side_effects)
 
     # ------------------------------------------------------------ private
 
     def _name(self, call: Call, settings: Settings) -> Hashable:
         return (*call.name, settings.cache_dir, settings.wisdom)
 
-    def _budget_s(self, settings: Settings) -> float:
-        return self._options.budget_s if settings.budget_s is None else settings.budget_s
+    def _remembered(self, call: Call, settings: Settings) -> Decision | None:
+        """The decision in memory, unless this call is to check it again."""
+        found = self._known.get(self._name(call, settings))
+        again = found is not None and settings.mode == "tune" and _recheck.due(found.record, call)
+        return None if again else found
 
     def _decide(self, call: Call, settings: Settings, retune: bool) -> Decision:
-        name = self._name(call, settings)
-        if name in self._known and not retune:
-            return self._known[name]
+        known = None if retune else self._remembered(call, settings)
+        if known is not None:
+            return known
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:
             return FOR_NOW
-        if reason := why_untuned(program):
+        if reason := why_untuned(program, self._options.allow_side_effects):
             return self._keep(call, settings, untuned(program, self._parts(program, call), reason))
+        if (group := self.group(call)) is not None:
+            return self._decide_together(group, program, call, settings, retune)
+        return self._decide_alone(program, call, settings, retune, ALONE)
+
+    def _decide_together(
+        self, group: Group, program: Program, call: Call, settings: Settings, retune: bool
+    ) -> Decision:
+        """The decision of all processes; what this one would decide by itself counts only if it leads."""
+        name = self._name(call, settings)
+        if call.in_trace and name in self._missed:
+            return self._missed[name]
+        decision, reason = self._several.decide(
+            group,
+            self._question(program, call, settings),
+            lambda crew: self._decide_alone(program, call, settings, retune, crew),
+        )
+        if reason:
+            self._warn_once(f"{self._function.name}: {reason}; all of them run as written")
+        if decision.record is not None:
+            return self._keep(call, settings, decision)
+        self._known.pop(name, None)
+        if call.in_trace:
+            self._missed[name] = decision
+        return decision
+
+    def _question(self, program: Program, call: Call, settings: Settings, under: str = "call") -> Question:
+        parts = self._parts(program, call, under)
+        request = functools.partial(self._tuner.request, program, parts, call, settings)
+        return Question(call, program, parts, self._tuner.budget_s(settings), request)
+
+    def _decide_alone(self, program: Program, call: Call, settings: Settings, retune: bool, crew: Crew) -> Decision:
         found = None if retune else self._from_store(program, call, settings)
         may_tune = settings.mode == "tune" and not call.in_trace
         partial = found.record if found is not None and may_tune else None
-        if found is not None and not (partial is not None and self._worth_resuming(partial, settings)):
+        if found is not None and not (partial is not None and self._tuner.goes_on(partial, call, settings)):
             return found
         if found is None and settings.mode == "strict":
-            raise MissError(_why.strict_text(*self._question(program, call, settings)))
+            raise MissError(_miss.strict_text(*self._asked(program, call, settings)))
         if not may_tune:
             if settings.mode == "cached":
                 _wanted.note(store_of(settings), self._function, call, self._parts(program, call))
-            _log.info("%s: no record for %s; runs as written", self._function.name, _arguments(call))
-            return AS_WRITTEN
-        return self._tune(program, call, settings, partial)
+            decision = self._with_grad_plan(AS_WRITTEN, program, call, settings)
+            inside = f"in a trace as {decision.trace_plan}" if call.in_trace else "as written"
+            _log.info("%s: no record for %s; runs %s", self._function.name, _arguments(call), inside)
+            return decision
+        return self._tune(program, call, settings, partial, crew)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
-            self._warned.add(text)
             warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
+            self._warned.add(text)  # not if the warning was raised as an error: the next call raises again
 
-    def _worth_resuming(self, record: Record, settings: Settings) -> bool:
-        """Whether there are new forms, or budget left for a search that ended early: an interrupt's, or a larger one."""
-        budget_s = self._budget_s(settings)
-        grown = budget_s > _GROWN * record.budget_s
-        if _resume.new_forms(record, self._options):
-            return True
-        return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))
-
-    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None) -> Decision:
-        """Tunes; a failure of any kind becomes a remembered as-written and one warning."""
-        key, store = self._parts(program, call), store_of(settings)
-        args, kwargs, notes = self._real_arguments(call)
-        budget_s = self._budget_s(settings)
-        request = _tune.Request(
-            program,
-            args,
-            kwargs,
-            self._options,
-            key,
-            call.device,
-            budget_s,
-            notes,
-            partial,
-            None if partial is not None else self._hint(store, key),
-        )
-        what = f"tuning {self._function.name}"
-        with store.lock(f"device {key['device']}", 2 * budget_s + _LOCK_SLACK_S, budget_s) as alone:
-            if not alone:
-                shared = "another process was tuning on this device at the same time"
-                request = replace(request, notes=(*notes, shared))
-            try:
-                tuned = _trial.guarded(lambda: _tune.tune(request), what)
-            except _tune.Interrupted as stop:
-                store.put(_signature.digest(key), stop.record)
-                raise
-        if tuned is None:
-            return self._keep(call, settings, untuned(program, key, "tuning failed"))
-        store.put(_signature.digest(key), tuned.record)
+    def _tune(self, program: Program, call: Call, settings: Settings, partial: Record | None, crew: Crew) -> Decision:
+        key = self._parts(program, call)
+        tuned = self._tuner.tune(program, key, call, settings, store_of(settings), partial, crew)
         decision = replace(of_record(program, tuned.record, tuned.winner), whole_s=tuned.whole_s)
-        return self._keep(call, settings, decision)
+        return self._keep(call, settings, self._with_grad_plan(decision, program, call, settings))
 
-    def _hint(self, store: Store, key: dict[str, str]) -> Plan | None:
-        """The winner for the newest record of the same program with other sizes, None if there is none."""
-        for _, record in reversed(list(store.items())):
-            alike = all(record.key.get(name) == key[name] for name in ("skeleton", "device", "host", "versions"))
-            if record.function == self._function.name and alike and record.key != key:
-                plan = parsed(record.winner)
-                return plan if plan is not None and self._options.allows(plan) else None
-        return None
-
-    def _real_arguments(self, call: Call) -> tuple[Args, Kwargs, tuple[str, ...]]:
-        if not _specs.has_specs(list(call.leaves)):
-            return call.args, call.kwargs, call.notes
-        leaves = [_specs.make(leaf, seed) for seed, leaf in enumerate(call.leaves)]
-        args, kwargs = self._function.unflatten(leaves, call.key.tree, call.key.static)
-        return args, kwargs, (*call.notes, "arguments were made from their specs, not real")
+    def _with_grad_plan(self, decision: Decision, program: Program, call: Call, settings: Settings) -> Decision:
+        """The decision, with the plan that was tuned under `grad` for traces, if there is one."""
+        record = self._stored(program, self._parts(program, call, "grad"), settings)
+        return decision if record is None else replace(decision, trace_plan=Plan.parse(record.winner))
 
     def _from_store(self, program: Program, call: Call, settings: Settings) -> Decision | None:
-        key = self._parts(program, call)
-        record = store_of(settings).get(_signature.digest(key))
+        record = self._stored(program, self._parts(program, call), settings)
         if record is None:
+            return None
+        decision = self._with_grad_plan(of_record(program, record, None), program, call, settings)
+        return self._keep(call, settings, decision)
+
+    def _stored(self, program: Program, key: dict[str, str], settings: Settings) -> Record | None:
+        """The stored record of a key, if its plan fits the program and it did not expire."""
+        record = store_of(settings).get(_signature.digest(key))
+        if record is None or (record.expires and record.expires <= _tune.now()):
             return None
         plan = parsed(record.winner)
         if plan is None or (reason := program.why_not(plan)):
             _log.info("a stored plan does not fit the program: %s", record.winner if plan is None else reason)
             return None
-        return self._keep(call, settings, of_record(program, record, None))
+        return record
 
     def _keep(self, call: Call, settings: Settings, decision: Decision) -> Decision:
         self._known[self._name(call, settings)] = decision
         return decision
 
-    def _parts(self, program: Program, call: Call) -> dict[str, str]:
-        return _signature.parts(program.traced, call.key, call.places, context=self._options.context)
+    def _parts(self, program: Program, call: Call, under: str = "call") -> dict[str, str]:
+        return _signature.parts(program.traced, call.key, call.places, self._options.context(under))
 
     def _stored_keys(self, call: Call | None, settings: Settings) -> list[str]:
         if call is None:
             items = store_of(settings).items()
             return [key for key, record in items if record.function == self._function.name]
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        return [] if program is None else [_signature.digest(self._parts(program, call))]
+        return [] if program is None else [_signature.digest(self._parts(program, call, u)) for u in ("call", "grad")]
 
-    def _question(self, program: Program, call: Call, settings: Settings) -> tuple[Any, ...]:
+    def _asked(self, program: Program, call: Call, settings: Settings) -> tuple[Any, ...]:
         return self._function, program, call, self._parts(program, call), store_of(settings)
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from autoloop import _choose, _tune
+from autoloop import _choose, _prints, _tune
 from autoloop._plan import Plan
 from autoloop._program import HostProgram, OneProgram, Program, runs_in_trace
 from autoloop._records import Record
 
 _log = logging.getLogger("autoloop")
+
+
+#: Effects that trials may repeat where the user allows it; state, as of mutable refs, is not among them.
+_REPEATABLE = {"IO", "OrderedIO"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Decision:
         whole_s: seconds expected of a call as written, where a plan was tried only on a shortened
             program and is still to be confirmed by a real call.
         settled: whether later calls of the signature may take it without asking.
+        repeatable: whether a call of it that failed may be run again: it has no side effects.
     """
 
     plan: Plan
@@ -33,6 +38,7 @@ class Decision:
     candidate: OneProgram | HostProgram | None
     whole_s: float | None = None
     settled: bool = True
+    repeatable: bool = True
 
 
 AS_WRITTEN = Decision(Plan(), Plan(), None, None)
@@ -40,12 +46,16 @@ AS_WRITTEN = Decision(Plan(), Plan(), None, None)
 FOR_NOW = replace(AS_WRITTEN, settled=False)
 
 
-def why_untuned(program: Program) -> str:
-    """Why a program is not tuned at all, or ""."""
+def why_untuned(program: Program, allow_side_effects: bool) -> str:
+    """Why a program is not tuned at all, or "". Prints are left out of trials, other effects can't be."""
     if not program.loops:
         return "there is no loop in the program"
-    if program.effects:
-        return f"the program has side effects ({', '.join(program.effects)}), which trials would repeat"
+    effects = set(program.effects) - _prints.PRINT_EFFECTS
+    if effects and not (allow_side_effects and effects <= _REPEATABLE):
+        return (
+            f"the program has side effects ({', '.join(sorted(effects))}), which trials would repeat; "
+            f"allow_side_effects=True allows it for io_callback"
+        )
     return ""
 
 
@@ -59,7 +69,8 @@ def untuned(program: Program, key: dict[str, str], reason: str) -> Decision:
 def of_record(program: Program, record: Record, winner: OneProgram | None) -> Decision:
     """What a record says must be run; `winner` is its plan compiled, if a trial just did that."""
     plan = Plan.parse(record.winner)
-    return Decision(plan, _trace_plan(program, record), record, winner or program.candidate(plan))
+    candidate = winner or program.candidate(plan)
+    return Decision(plan, _trace_plan(program, record), record, candidate, repeatable=not program.effects)
 
 
 def _trace_plan(program: Program, record: Record) -> Plan:

@@ -33,6 +33,7 @@ def autoloop(
     forms: Sequence[str] | None = None,
     max_memory_bytes: int | None = None,
     progress: bool | None = None,
+    allow_side_effects: bool = False,
     mode: str | None = None,
     make_inputs: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
@@ -63,6 +64,7 @@ def autoloop(
             each output's largest magnitude and absolute; None for the dtype's default),
             `bitwise=False` (every bit must be equal), `forms=None` (names of forms to allow),
             `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`,
+            `allow_side_effects=False` (trials may repeat `io_callback`s; prints are never repeated),
             `mode=None` (`tune`, `cached`, `strict` or `off` where neither `settings(...)` nor the
             environment says one), `make_inputs=None` (for `warmup` with specs: called with what `warmup` got,
             it returns a dict from names of parameters to values; what it leaves out is made).

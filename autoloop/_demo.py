@@ -64,7 +64,7 @@ def measure(budget_s: float = _BUDGET_S, sizes: tuple[int, int, int, int] = SIZE
     call = Call.of(function, arguments(sizes), {})
     traced = Program.trace(function, call.key, call.args, call.kwargs)
     assert traced is not None
-    key = _signature.parts(traced.traced, call.key, call.places, options.context)
+    key = _signature.parts(traced.traced, call.key, call.places, options.context())
     also = tuple(map(Plan.parse, _CLASSICS))
     request = _tune.Request(traced, call.args, call.kwargs, options, key, call.device, budget_s, also=also)
     return _tune.tune(request).record

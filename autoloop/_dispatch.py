@@ -8,22 +8,18 @@ calls on data that the user placed somewhere else, are dispatched by a key made 
 
 from __future__ import annotations
 
-import functools
-import logging
 import threading
 import time
-import types
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import jax
 
-from autoloop import _config, _host, _made, _options, _report, _tune
+from autoloop import _config, _host, _jaxpr, _options, _report
+from autoloop._asked import Asked
 from autoloop._call import Call
-from autoloop._decide import Decider
 from autoloop._decision import AS_WRITTEN, Decision
-from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._program import (
     Args,
@@ -33,7 +29,6 @@ from autoloop._program import (
     Miss,
     OneProgram,
     Planned,
-    Program,
     check_plan,
     runs_in_trace,
 )
@@ -42,27 +37,20 @@ from autoloop._records import PlanError, Record
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_log = logging.getLogger("autoloop")
 
-
-class Autoloop(Generic[P, R]):
+class Autoloop(Asked[P, R]):
     """A function whose loops run in the form that was fastest on this device.
 
     Called with values of a signature for the first time, it tunes: it trials candidate plans on these
     arguments within the budget, and remembers the winner in memory and on disk. Afterwards it
     dispatches to it. Inside `jit`, `grad`, `vmap` and other transformations it never tunes: it uses
-    the remembered plan if that is one program, else the function as written.
+    the plan that `warmup(..., under="grad")` found, else the remembered plan if that is one program
+    that JAX can differentiate, else the function as written.
     """
 
-    __wrapped__: Callable[P, R]
-
     def __init__(self, function: Function, options: _options.Options) -> None:
-        functools.update_wrapper(self, function.fun)
-        self._function, self._options = function, options
-        self._decider = Decider(function, options)
-        self._pins: dict[Plan, Pinned[P, R]] = {}
         self._lock = threading.RLock()
-        self._reset()
+        super().__init__(function, options)
 
     def _reset(self) -> None:
         self._planned = Planned(self._function, {})
@@ -71,13 +59,17 @@ class Autoloop(Generic[P, R]):
         #: Candidates found by a key made in Python: host programs, and placed arguments.
         self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
         self._watch_places = False
+        #: Whether some signature has another plan for traces than the hot path holds.
+        self._apart = False
 
     # ------------------------------------------------------------ calling
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the form that is in force for these arguments."""
         if self._keyed or self._watch_places or _config.overridden():
             return self._call_keyed(args, kwargs)
+        if self._apart and _jaxpr.under_trace():
+            return self._resolve(args, kwargs)
         try:
             result = self._fast(*args, **kwargs)
         except Miss:
@@ -85,18 +77,12 @@ class Autoloop(Generic[P, R]):
         except ValueError:
             if not self._options_in_trace(args, kwargs):
                 raise
+        except jax.errors.JaxRuntimeError as error:
+            return self._run_as_written(args, kwargs, error)
         else:
-            if self._fast._cache_size() != self._entries:
-                self._note_entry(args, kwargs)
-            return cast(R, result)
+            if self._fast._cache_size() == self._entries or not self._misplaced(args, kwargs):
+                return cast(R, result)
         return self._resolve(args, kwargs)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Binds as a plain function does, so that methods can be decorated."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __repr__(self) -> str:
-        return f"<autoloop {self._function.name}>"
 
     def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
         if _config.overridden():
@@ -104,18 +90,40 @@ class Autoloop(Generic[P, R]):
         call = self._take_apart(args, kwargs)
         if call is None:
             return cast(R, self._function.plain(*args, **kwargs))
-        candidate = self._keyed.get(call.name)
-        if candidate is not None and not call.in_trace:
-            return cast(R, candidate(*args, **kwargs))
-        if not call.placed or call.in_trace:
-            try:
+        candidate = None if call.in_trace else self._keyed.get(call.name)
+        try:
+            if candidate is not None:
+                return cast(R, candidate(*args, **kwargs))
+            if not call.placed or (call.in_trace and not self._apart):
                 return cast(R, self._fast(*args, **kwargs))
-            except Miss:
-                pass
-            except ValueError:
-                if not self._options_in_trace(args, kwargs):
-                    raise
+        except Miss:
+            pass
+        except ValueError:
+            if candidate is not None or not self._options_in_trace(args, kwargs):
+                raise
+        except jax.errors.JaxRuntimeError as error:
+            return self._run_as_written(args, kwargs, error)
         return self._resolve(args, kwargs)
+
+    def _run_as_written(self, args: Args, kwargs: Kwargs, error: jax.errors.JaxRuntimeError) -> R:
+        """A call of which the plan failed while it ran, if its arguments are still there; else the error.
+
+        What fails as written too is the user's: the error of that run reaches them. Otherwise the plan
+        is demoted, so that it fails only once.
+        """
+        call = self._take_apart(args, kwargs)
+        if call is None or call.in_trace or any(getattr(leaf, "is_deleted", bool)() for leaf in call.leaves):
+            raise error
+        if self._decider.group(call) is not None:
+            raise error  # the other processes may run the plan: this one can't leave it by itself
+        settings = _config.current(self._options.mode)
+        decision = self._decision(call, settings)
+        if decision.plan.as_written or not decision.repeatable:
+            raise error
+        result = jax.block_until_ready(self._function.plain(*args, **kwargs))
+        self._decider.demote(call, settings, str(error).splitlines()[0][:200])
+        self._reset()
+        return cast(R, result)
 
     def _take_apart(self, args: Args, kwargs: Kwargs) -> Call | None:
         """The call, or None for arguments that jit can't take: it is to say so itself."""
@@ -128,17 +136,20 @@ class Autoloop(Generic[P, R]):
         """Whether jax may have refused the fast jit for its XLA options: legal only at top level."""
         return bool(self._planned.options) and Call.of(self._function, args, kwargs).in_trace
 
-    def _note_entry(self, args: Args, kwargs: Kwargs) -> None:
-        """Jax compiled the program for one more signature or placement of its arguments.
+    def _misplaced(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether a call that made jax compile once more ran with a plan of another placement, and can run again.
 
-        jit shares a trace between devices, so a call on data that the user placed elsewhere ran with
-        the plan of another placement just now: right, but perhaps not the fastest. From now on a key
-        made in Python tells the placements apart.
+        jit shares a trace between devices, so data that the user placed elsewhere is served by the plan for
+        another device: right, but perhaps not the fastest, and perhaps with its outputs elsewhere than as
+        written. From now on a key made in Python tells the placements apart. What was donated is gone, so
+        that one call keeps its result.
         """
         self._entries = self._fast._cache_size()
         call = Call.of(self._function, args, kwargs)
-        if call.placed and not call.in_trace:
-            self._watch_places = True
+        if not call.placed or call.in_trace:
+            return False
+        self._watch_places = True
+        return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
         settings = _config.current(self._options.mode)
@@ -177,6 +188,7 @@ class Autoloop(Generic[P, R]):
         """Makes a decision the one that later calls of its signature take, and runs it."""
         candidate = decision.candidate
         with self._lock:
+            self._apart |= decision.trace_plan != decision.plan
             if candidate is not None and self._needs_key(call, candidate):
                 self._keyed[call.name] = candidate
                 return cast(R, candidate(*call.args, **call.kwargs))
@@ -200,83 +212,6 @@ class Autoloop(Generic[P, R]):
         if not runs_in_trace(replace(plan, options=())):
             return True  # the hot path's jit is also what a transformation sees, and it may differentiate
         return bool(self._planned.plans) and candidate.planned.options != self._planned.options
-
-    def _pin(self, plan: Plan) -> Pinned[P, R]:
-        if plan not in self._pins:
-            self._pins[plan] = Pinned(self._function, plan)
-        return self._pins[plan]
-
-    # ------------------------------------------------------------ asking and telling
-
-    def using(self, plan: str | Plan) -> Pinned[P, R]:
-        """The function pinned to one plan, whatever is remembered.
-
-        Args:
-            plan: a `Plan` or its text, for example `"0=python(1) 0/0=unroll(8)"` or `"as-written"`.
-
-        Raises:
-            TypeError: neither a plan nor a text.
-            ValueError: not the text of a plan, or a form that does not exist. Whether the loops exist
-                shows when it is called.
-        """
-        return self._pin(check_plan(plan))
-
-    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
-        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes."""
-        found = self._known(args, kwargs)
-        return None if found is None else found.plan
-
-    def report(self, *args: P.args, **kwargs: P.kwargs) -> Record | None:
-        """The record behind the plan in force, which prints as a table; None if there is none."""
-        found = self._known(args, kwargs)
-        return None if found is None else found.record
-
-    def plans(self, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
-        """The plans that tuning may try for these arguments, as written first; none is tried now."""
-        call = Call.of(self._function, args, kwargs)
-        program = Program.trace(self._function, call.key, args, kwargs)
-        if program is None:
-            return [Plan()]
-        return list(_tune.space(program, self._options, call.device.platform).plans())
-
-    def warmup(self, *args: P.args, **kwargs: P.kwargs) -> Record:
-        """Tunes for these arguments now, unless a record is remembered, and returns the record.
-
-        Args:
-            *args: arrays, or `jax.ShapeDtypeStruct`s for which values are made: normal floats, zero
-                integers, real keys. Nothing is donated.
-            **kwargs: as `args`; `make_inputs=` as the decorator's option, for this call.
-
-        Raises:
-            RuntimeError: the mode forbids tuning, or the function closes over tracers.
-        """
-        settings = _config.current(self._options.mode)
-        call = _made.call(self._function, self._options, args, kwargs)
-        decision = self._decider.decide(call, settings)
-        if decision.record is None:
-            raise RuntimeError(
-                f"{self._function.name} was not tuned: mode is {settings.mode!r}, which tunes only as 'tune'"
-            )
-        self._forget_fast(call)
-        return decision.record
-
-    def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Drops what is remembered, in memory and in the store.
-
-        With arguments (values or specs): for their signature. Without any: for the whole function.
-        """
-        call = Call.of(self._function, args, kwargs) if args or kwargs else None
-        self._decider.forget(call, _config.current(self._options.mode))
-        self._reset()
-
-    def explain_miss(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """What differs from the nearest record where none is remembered, and what would tune it; never tunes."""
-        call = Call.of(self._function, args, kwargs)
-        return self._decider.explain(call, _config.current(self._options.mode)).text
-
-    def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
-        settings = _config.current(self._options.mode)
-        return self._decider.known(Call.of(self._function, args, kwargs), settings)
 
     def _forget_fast(self, call: Call) -> None:
         """If the hot path holds as-written for want of a record, lets it look again."""

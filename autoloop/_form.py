@@ -69,6 +69,14 @@ class Form(abc.ABC):
     keeps_effects: ClassVar[bool] = False
     #: Whether JAX can differentiate this form in reverse.
     reverse_differentiable: ClassVar[bool] = True
+    #: Whether it is tried on every loop before the forms that only copy the body: it has few parameters
+    #: and may gain large factors.
+    comes_first: ClassVar[bool] = False
+    #: Whether loops of one length that stand side by side are tried in it together: a backward pass reads what
+    #: the forward pass stacked, so that neither gains much alone.
+    goes_together: ClassVar[bool] = False
+    #: Whether it stops on a condition, so that its time depends on values.
+    stops_early: ClassVar[bool] = False
 
     @abc.abstractmethod
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:

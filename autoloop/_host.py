@@ -7,6 +7,7 @@ and ys are written inside them, buffers donated, so that nothing is copied or st
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Cost:
     peak_bytes: int = 0
     lazy: bool = False
 
-    def lower(self, jitted: Any, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, jitted: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Traces and lowers `jitted` for these arguments; returns what is lowered."""
         start = time.perf_counter()
         lowered = jitted.trace(*args, **kwargs).lower()
@@ -81,13 +82,17 @@ class Piece:
         name: str,
         donate: Sequence[int] = (),
         options: Sequence[tuple[str, str]] = (),
+        keep_unused: bool = False,
     ) -> None:
         def piece(*values: Any) -> list[Any]:
             return list(fun(*values))
 
         piece.__name__ = piece.__qualname__ = f"autoloop_{name}"
         self.run: Callable[..., list[Any]] = jax.jit(
-            piece, donate_argnums=tuple(donate), compiler_options=compiler_options(options)
+            piece,
+            donate_argnums=tuple(donate),
+            keep_unused=keep_unused,
+            compiler_options=compiler_options(options),
         )
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
@@ -159,22 +164,38 @@ def spec_of(value: Any) -> Any:
     return spec(jax.typeof(array), array.sharding if placed else None)
 
 
+def consumed(jaxpr: _jaxpr.Jaxpr, donated: Sequence[bool]) -> tuple[int, ...]:
+    """Which arguments `jax.jit` would consume: donated ones that are read, each for an output of its size."""
+    program = _jaxpr.inner(jaxpr)
+    read = {id(v) for eqn in program.eqns for v in eqn.invars} | {id(v) for v in program.outvars}
+    free = collections.Counter((a.shape, a.dtype) for a in _jaxpr.out_avals(jaxpr))
+    found = []
+    for position, (var, given) in enumerate(zip(program.invars, donated, strict=True)):
+        size = (var.aval.shape, var.aval.dtype)
+        if given and id(var) in read and free[size]:
+            free[size] -= 1
+            found.append(position)
+    return tuple(found)
+
+
 # ---------------------------------------------------------------- parts that loops are made of
 
 
 def starter(scan: _jaxpr.Scan) -> Piece:
-    """(init...) -> (iterations done, carry..., ys...): fresh buffers that steps may donate.
+    """(consts, init, xs) -> (iterations done, carry..., ys...): fresh buffers that steps may donate.
 
-    The carry is copied, so that a step never consumes a buffer of the user's, nor one buffer twice.
+    The carry is copied, so that a step never consumes a buffer of the user's, nor one buffer twice. Consts
+    and xs are not read, but they say on which devices buffers are made.
     """
     _, carry, _ = scan.split_inputs(_jaxpr.in_avals(scan.body))
     _, y = scan.split_outputs(_jaxpr.out_avals(scan.body))
 
-    def start(*init: Any) -> list[Any]:
+    def start(*values: Any) -> list[Any]:
+        _, init, _ = scan.split_inputs(values)
         fresh = [jnp.copy(_jaxpr.conform(v, a)) for v, a in zip(init, carry, strict=True)]
         return [jnp.int32(0), *fresh, *(_jaxpr.empty(a, scan.length) for a in y)]
 
-    return Piece(start, "start")
+    return Piece(start, "start", keep_unused=True)
 
 
 def position(scan: _jaxpr.Scan, done: Any, count: int = 1) -> Any:
@@ -230,8 +251,8 @@ class SteppedLoop:
         return [done + 1, *put_one(values[:half], values[half:], index)]
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
-        consts, init, xs = self._scan.split_inputs(specs)
-        done, *state = self._start.prepare(init, cost)
+        consts, _, xs = self._scan.split_inputs(specs)
+        done, *state = self._start.prepare(specs, cost)
         carry, ys = self._scan.split_outputs(state)
         if self._scan.length:
             x = self._take.prepare([done, *xs], cost)
@@ -246,8 +267,8 @@ class SteppedLoop:
 
     def __call__(self, *values: Any) -> list[Any]:
         scan = self._scan
-        consts, init, xs = scan.split_inputs(values)
-        done, *state = self._start(*init)
+        consts, _, xs = scan.split_inputs(values)
+        done, *state = self._start(*values)
         carry, ys = scan.split_outputs(state)
         for _ in range(scan.length):
             x = self._take(done, *xs)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jec
 
+from autoloop import _mesh
 from autoloop._records import UnsupportedJaxError
 
 Aval = Any
@@ -138,7 +139,12 @@ def out_avals(jaxpr: Jaxpr) -> tuple[Aval, ...]:
 
 def effects(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Names of the side effects a jaxpr declares, sorted; empty for a pure program."""
-    return tuple(sorted({type(e).__name__.removesuffix("Effect") for e in inner(jaxpr).effects}))
+    return tuple(sorted(set(map(effect_name, inner(jaxpr).effects))))
+
+
+def effect_name(effect: Any) -> str:
+    """The name of one side effect."""
+    return type(effect).__name__.removesuffix("Effect")
 
 
 # ---------------------------------------------------------------- tracing
@@ -171,19 +177,25 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
 
 
 def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
-    """The closed jaxpr of a flat function at these avals."""
-    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*(struct(a) for a in avals))
+    """The closed jaxpr of a flat function at these avals, over which mesh axes they vary included."""
+    return jax.make_jaxpr(lambda *args: list(fun(*args)))(*avals)
 
 
 def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
     """An aval as what `jax.jit(...).trace` takes."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+    place = _mesh.explicit(aval) if sharding is None else sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=place)
 
 
 def under_trace() -> bool:
     """Whether the caller runs inside a transformation, whatever it was given."""
     core = importlib.import_module("jax._src.core")
     return not core.trace_state_clean()
+
+
+def coordination() -> Any:
+    """The client of the service that the processes of a program share; None without `jax.distributed`."""
+    return importlib.import_module("jax._src.distributed").global_state.client
 
 
 def is_tracer(value: Any) -> bool:
@@ -210,7 +222,7 @@ def _keeping(eqn: Any) -> Any:
         return eqn.replace(params={**eqn.params, "donated_invars": (False,) * len(eqn.params["donated_invars"])})
     if eqn.primitive.name not in CALLS or "donated_invars" in eqn.params:  # a jit runs as one program
         return eqn
-    return eqn.replace(params=_with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
+    return eqn.replace(params=with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
 
 
 def conform(value: Any, aval: Aval) -> Any:
@@ -233,20 +245,24 @@ def empty(aval: Aval, length: int | None = None) -> Any:
     shape = aval.shape if length is None else (length, *aval.shape)
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return jnp.empty(shape, aval.dtype)
-    return conform(jnp.zeros(shape, aval.dtype), aval)
+    zeros = conform(jnp.zeros(shape, aval.dtype), aval)
+    if (place := _mesh.explicit(aval)) is None:
+        return zeros
+    spec = jax.sharding.PartitionSpec(*((None,) * (len(shape) - aval.ndim)), *place.spec)
+    return jax.sharding.reshard(zeros, jax.sharding.NamedSharding(place.mesh, spec))
 
 
 def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:
     """The equation with other bodies (and parameters), everything else kept, as a function."""
     outvars = [jec.Var(v.aval) for v in eqn.outvars]  # dropped outputs too: callers count on all
-    changed = eqn.replace(params={**_with_bodies(eqn, new_bodies), **params}, outvars=outvars)
+    changed = eqn.replace(params={**with_bodies(eqn, new_bodies), **params}, outvars=outvars)
     wanted = [i for i, v in enumerate(eqn.invars) if not isinstance(v, jec.Literal)]
     inputs = [eqn.invars[i] for i in wanted]
     run = as_fun(assemble([changed], inputs, outvars, bodies(eqn)[0]))
     return lambda *args: run(*(args[i] for i in wanted))
 
 
-def _with_bodies(eqn: Any, new_bodies: Sequence[Jaxpr]) -> dict[str, Any]:
+def with_bodies(eqn: Any, new_bodies: Sequence[Jaxpr]) -> dict[str, Any]:
     """An equation's parameters with other bodies."""
     todo, params = list(new_bodies), dict(eqn.params)
     for name in _BODIES[eqn.primitive.name]:

@@ -31,6 +31,7 @@ class Options:
     forms: tuple[str, ...] | None = None
     max_memory_bytes: int | None = None
     progress: bool | None = None
+    allow_side_effects: bool = False
     mode: str | None = None
     make_inputs: Callable[..., Mapping[str, Any]] | None = None
 
@@ -44,12 +45,15 @@ class Options:
         """How far results may differ."""
         return Tolerance(self.rtol, self.atol, self.bitwise)
 
-    @property
-    def context(self) -> str:
-        """What of the options says which plan may win: a record of other ones is not for us."""
-        names = ("expected_calls", "margin", "rtol", "atol", "bitwise", "forms")
+    def context(self, under: str = "call") -> str:
+        """What says which plan may win, besides the program: a record of another context is not for us.
+
+        Args:
+            under: `call` for plans of a call, `grad` for those of forward and backward pass together.
+        """
+        names = ("expected_calls", "margin", "rtol", "atol", "bitwise", "forms", "max_memory_bytes")
         changed = {n: getattr(self, n) for n in names if getattr(self, n) != getattr(_DEFAULTS, n)}
-        return ", ".join(["call", *(f"{name}={value}" for name, value in changed.items())])
+        return ", ".join([under, *(f"{name}={value}" for name, value in changed.items())])
 
     def allows(self, plan: Plan) -> bool:
         """Whether a plan's forms may be tried; where forms are named, XLA options are not tried either."""
@@ -84,8 +88,9 @@ def check(options: Mapping[str, Any]) -> Options:
         if found[name] is not None:
             _number(name, found[name], 0, math.inf, "at least 0, or None for the default")
     _number("margin", found["margin"], 0, 1, "at least 0 and below 1")
-    if not isinstance(found["bitwise"], bool):
-        raise TypeError(f"bitwise must be True or False; got {found['bitwise']!r}")
+    for name in ("bitwise", "allow_side_effects"):
+        if not isinstance(found[name], bool):
+            raise TypeError(f"{name} must be True or False; got {found[name]!r}")
     if not (found["progress"] is None or isinstance(found["progress"], bool)):
         allowed = "True, False, or None to show it on long tunings"
         raise TypeError(f"progress must be {allowed}; got {found['progress']!r}")

@@ -31,15 +31,14 @@ class Pinned(Generic[P, R]):
     def __init__(self, function: Function, plan: Plan) -> None:
         functools.update_wrapper(self, function.fun)
         self._function, self._plan = function, plan
-        self._jitted = function.jit(
-            lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options
-        )
+        #: The function in this plan as `jax.jit` gives it; for plans that are one program.
+        self.jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options)
         self._hosts: dict[Hashable, HostProgram] = {}
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function as planned."""
         if not runs_on_host(self._plan):
-            return cast(R, self._jitted(*args, **kwargs))
+            return cast(R, self.jitted(*args, **kwargs))
         call = Call.of(self._function, args, kwargs)
         if call.in_trace:
             _log.info("%s: %s needs a Python loop, in a trace it runs as written", self._function.name, self._plan)

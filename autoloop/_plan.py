@@ -70,6 +70,9 @@ class Plan:
     def _words(self) -> str:
         return " ".join([*map(str, self.choices), *(f"{name}={value}" for name, value in self.options)])
 
+    def __repr__(self) -> str:
+        return f"Plan.parse({str(self)!r})"
+
     @classmethod
     def parse(cls, text: str | Plan) -> Plan:
         """The plan that `text` describes; a `Plan` is returned as it is.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _outline
+from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _mesh, _outline
 from autoloop._forms import FORMS
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
 from autoloop._records import PlanError
 from autoloop._signature import CallKey, Statics, call_key
+
+_log = logging.getLogger("autoloop")
 
 ALL_FORMS: _form.Forms = {form.name: form for form in FORMS}
 
@@ -57,7 +60,7 @@ class Function:
 
         return jax.jit(named, **self.jit_options, compiler_options=_host.compiler_options(options))
 
-    def as_written(self, *args: Any, **kwargs: Any) -> Any:
+    def as_written(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the function so that every loop in it, also of decorated functions, is as written."""
         with _config.override(mode="off"):
             return self.fun(*args, **kwargs)
@@ -95,7 +98,15 @@ class Function:
             if strict:
                 raise PlanError(reason)
             return self.as_written(*args, **kwargs)
-        outs = _apply.Applied(plan, ALL_FORMS).run_block(block, *leaves)
+        try:
+            outs = _apply.Applied(plan, ALL_FORMS).run_block(block, *leaves)
+        except Exception as error:
+            # Inside shard_map a carry must vary over the same mesh axes from the first iteration on. A plan
+            # found outside may begin with a constant, which varies over none.
+            if strict or not any(_mesh.manual(jax.typeof(leaf)) for leaf in leaves):
+                raise
+            _log.info("%s: %s does not run inside shard_map (%s); runs as written", self.name, plan, error)
+            return self.as_written(*args, **kwargs)
         outs = _jaxpr.conform_all(outs, _jaxpr.out_avals(jaxpr))
         return jax.tree.unflatten(out_trees[0], outs)
 
@@ -117,7 +128,7 @@ class Planned:
         self._function = function
         self.jitted = function.jit(self._trace, options)
 
-    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+    def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         function = self._function
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]  # jit calls this with values then
             return function.fun(*args, **kwargs)
@@ -137,7 +148,7 @@ class Candidate(Protocol):
     def compile(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> None:
         """Compiles ahead of the first call."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs; donated arguments are consumed."""
 
 
@@ -157,7 +168,7 @@ class OneProgram:
         cost.compile(self._lowered)
         self._lowered = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.planned.jitted(*args, **kwargs)
 
 
@@ -168,7 +179,7 @@ class HostProgram:
         self._function, self._traced, self._run = function, traced, run
         self._out_avals = _jaxpr.out_avals(traced.jaxpr)
         self._constants = frozenset(map(id, traced.jaxpr.consts))
-        self._donates = any(traced.donated)
+        self._consumed = _host.consumed(traced.jaxpr, traced.donated)
 
     def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
         return None
@@ -177,7 +188,7 @@ class HostProgram:
         leaves, _, _ = self._function.flatten(args, kwargs)
         self._run.prepare([_host.spec_of(leaf) for leaf in leaves], cost)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         leaves, _, _ = self._function.flatten(args, kwargs)
         return self.call_flat(leaves)
 
@@ -186,8 +197,7 @@ class HostProgram:
         values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
         outs = self._unshared(self._run(*values), values)
         outs = _jaxpr.conform_all(outs, self._out_avals)
-        if self._donates:
-            self._give_up(leaves)
+        self._give_up(leaves)
         return jax.tree.unflatten(self._traced.out_tree, outs)
 
     def _unshared(self, outs: list[Any], values: list[Any]) -> list[Any]:
@@ -200,8 +210,8 @@ class HostProgram:
         return outs
 
     def _give_up(self, leaves: Sequence[Any]) -> None:
-        for leaf, donated in zip(leaves, self._traced.donated, strict=True):
-            if donated and isinstance(leaf, jax.Array) and not leaf.is_deleted():
+        for position in self._consumed:
+            if isinstance(leaf := leaves[position], jax.Array) and not leaf.is_deleted():
                 leaf.delete()
 
 
@@ -214,6 +224,11 @@ class Program:
     traced: _jaxpr.Traced
     block: _outline.Block
     loops: tuple[Loop, ...]
+
+    #: Whether trials may run it with fewer iterations, where one call is long.
+    shortens: ClassVar[bool] = True
+    #: What the record of its tuning is to say.
+    note: ClassVar[str] = ""
 
     @classmethod
     def trace(cls, function: Function, key: CallKey, args: Args, kwargs: Kwargs) -> Program | None:

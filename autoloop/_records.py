@@ -130,6 +130,7 @@ class Record:
         budget_s: seconds it was allowed.
         expected_calls: over how many calls compile time was spread, None for run time only.
         created: when, as an ISO 8601 text in UTC.
+        expires: when a record of a tuning that failed is to be forgotten, as `created`; "" for never.
         notes: what else to know: a busy device, made-up inputs.
         environment: versions and hardware, for the reader.
         schema: see `SCHEMA`.
@@ -146,6 +147,7 @@ class Record:
     budget_s: float = 0.0
     expected_calls: int | None = None
     created: str = ""
+    expires: str = ""
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA

@@ -3,45 +3,35 @@
 Pure: no jax, no clock, no disk. `measure` is any callable from plans to trials, so a test passes a
 table. Seconds come from the trials themselves.
 
-A nest of L loops with F choices each has F**L plans, so it is searched loop by loop, the one with
-most work first, keeping what helps, and once more if something changed.
+A nest of L loops with F choices each has F**L plans, so it is searched loop by loop, keeping what helps:
+first, from the outermost loop in, the few forms that run iterations in another order, which gain most;
+then all forms, the loop with most work of its own first, and once more if something changed.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from autoloop import _foretell
 from autoloop._choose import LEAST_ROUNDS, Rules, choose, cost, with_breakeven
-from autoloop._plan import Plan
+from autoloop._plan import Choice, Plan
 from autoloop._records import AS_WRITTEN, Budget, Status, Trial
-from autoloop._space import Axis, Outcome, SearchInterrupted, Space
+from autoloop._space import Axis, Measure, Outcome, SearchInterrupted, Space
 
 #: A rung slower than the best plan by this factor ends its ladder.
 _CLIFF = 2.0
-#: Compile time grows faster than the program: from 16 to 200 copies of a scalar body it took 40 times as
-#: long (jax 0.10.2, CPU), an exponent of 1.7; larger bodies grow less steeply.
-_COMPILE_EXPONENT = 1.5
-#: A dispatched call costs at least this on any machine known to us, in seconds.
-_DISPATCH_S = 2e-6
 #: How many plans enter the last race, and the part of the budget kept for it.
 _FINALISTS = 3
 _FINAL_SHARE = 0.2
 #: A plan whose building may take more than this part of the budget waits until the others were tried.
 _DEAR_SHARE = 0.15
+#: The same for a choice of several loops at once, which few plans make.
+_TOGETHER_SHARE = 0.4
 #: How many plans each set of XLA options is tried with.
 _OPTION_BASES = 4
-#: A plan is not tried if one that builds as much for the same loop was slower than the best by this.
-_TWIN_CLIFF = 4.0
-
-
-class Measure(Protocol):
-    """From plans to trials, timed together; `best` is the best ratio so far."""
-
-    def __call__(self, plans: Sequence[Plan], best: float) -> Sequence[Trial]:
-        """Measures."""
 
 
 # ---------------------------------------------------------------- searching
@@ -65,26 +55,53 @@ class _Search:
         """The whole search; what it found so far stands in `trials` whenever it is interrupted."""
         self.keep([Plan()], self.measure([Plan()], 1.0))
         for plan in self.also:
-            self.attempt(plan, Plan(), patient=False)
+            self.attempt(plan, Plan(), math.inf)
         best = self.from_hint()
         if best is None:
-            best = self.visit(Plan())
+            best = self.visit(self.together(self.reordered()))
             if not best.as_written:
                 best = self.visit(best)
                 best = self.each_alone(best)
             best = self.with_options(best)
             for plan in list(self.dear):
                 if plan not in self.trials:
-                    self.attempt(plan, best, patient=False)
+                    self.attempt(plan, best, math.inf)
         self.final()
 
     def from_hint(self) -> Plan | None:
         """The hinted plan, if it still clears the margin here: then nothing else is tried."""
         plan = self.hint
-        if plan is None or plan.as_written or self.attempt(plan, Plan(), patient=False) is None:
+        if plan is None or plan.as_written or self.attempt(plan, Plan(), math.inf) is None:
             return None
         winner, _ = choose([self.trials[Plan()], self.trials[plan]], self.rules)
         return plan if winner.plan == str(plan) else None
+
+    def reordered(self) -> Plan:
+        """The best plan of forms that come first: their factors should not wait until the budget is spent.
+
+        Outer loops come before inner ones: batched, an outer loop may leave nothing to be done inside.
+        """
+        best = Plan()
+        for axis in sorted(self.space.axes, key=lambda a: (-self.whole_work(a), a.path)):
+            best = self.climb(axis, best, first=True)
+        return best
+
+    def together(self, best: Plan) -> Plan:
+        """The best plan after trying one form for all loops of one length that stand side by side."""
+        groups: dict[tuple[tuple[int, ...], int, str], list[Choice]] = {}
+        for axis in self.space.axes:
+            for choice in axis.together:
+                groups.setdefault((axis.path[:-1], axis.length, choice.form), []).append(choice)
+        for choices in groups.values():
+            plan = functools.reduce(Plan.with_choice, choices, best)
+            trial = self.attempt(plan, best, _TOGETHER_SHARE) if len(choices) > 1 else None
+            if trial is not None and self.better(trial, best):
+                best = plan
+        return best
+
+    def whole_work(self, axis: Axis) -> float:
+        """A loop's work with that of the loops inside it."""
+        return sum(a.work for a in self.space.axes if a.path[: len(axis.path)] == axis.path)
 
     def visit(self, best: Plan) -> Plan:
         """One pass over the loops, the one with most work of its own first."""
@@ -128,10 +145,10 @@ class _Search:
                 found[name] = min(found.get(name, (trial.ratio, plan)), (trial.ratio, plan), key=lambda x: x[0])
         return [plan for _, plan in sorted(found.values(), key=lambda x: x[0])]
 
-    def climb(self, axis: Axis, best: Plan, start: Plan | None = None) -> Plan:
-        """The best plan after trying this loop's choices on top of `start`, which is `best` if not given."""
+    def climb(self, axis: Axis, best: Plan, start: Plan | None = None, first: bool = False) -> Plan:
+        """The best plan after trying this loop's choices (or the first) on `start`, which is `best` if not given."""
         start = best if start is None else start
-        for ladder in axis.ladders:
+        for ladder in axis.ladders[: axis.first if first else None]:
             for choice in ladder:
                 plan = start.with_choice(choice)
                 trial = self.trials.get(plan) or self.attempt(plan, best)
@@ -143,15 +160,24 @@ class _Search:
                     break
         return best
 
-    def attempt(self, plan: Plan, best: Plan, patient: bool = True) -> Trial | None:
+    def attempt(self, plan: Plan, best: Plan, most: float = _DEAR_SHARE) -> Trial | None:
         """A new trial of a plan; a skipped one where it can't pay; None where it is not legal, or later."""
         if self.space.why_not(plan):
             return None
-        build_s, source = self.predict_build_s(plan)
-        if patient and build_s > _DEAR_SHARE * self.budget.seconds:
+        if self.left_s <= 0:  # foretelling takes time too where there are many loops
+            self.out_of_budget = True
+            reason = f"the budget of {self.budget.seconds:.3g} s was spent"
+            self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
+            return self.trials[plan]
+        build_s, source = _foretell.build_s(plan, self.space, self.trials)
+        if build_s > most * self.budget.seconds:
             self.dear[plan] = None
             return None
-        reason = self.unaffordable(build_s, source) or self.too_many_dispatches(plan) or self.twin_lost(plan, best)
+        reason = (
+            self.unaffordable(build_s, source)
+            or _foretell.too_many_dispatches(plan, self.space, self.trials, self.rules)
+            or _foretell.twin_lost(plan, best, self.space, self.trials)
+        )
         if reason:
             self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
         else:
@@ -179,54 +205,19 @@ class _Search:
         known = self.trials[without].ratio or 1.0
         return trial.ratio is not None and trial.ratio > _CLIFF * known
 
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget for trials; the rest is kept for the last race."""
+        return (1 - _FINAL_SHARE) * self.budget.seconds - self.spent_s
+
     def unaffordable(self, build_s: float, source: str) -> str:
-        left_s = (1 - _FINAL_SHARE) * self.budget.seconds - self.spent_s
-        if left_s > 0 and build_s <= left_s:
+        if build_s <= self.left_s:
             return ""
         self.out_of_budget = True
-        if left_s <= 0:
-            return f"the budget of {self.budget.seconds:.3g} s was spent"
         return (
             f"building would take about {build_s:.1f} s (predicted from {source}), "
-            f"{left_s:.1f} s of the budget are left"
+            f"{self.left_s:.1f} s of the budget are left"
         )
-
-    def twin_lost(self, plan: Plan, best: Plan) -> str:
-        """Why a plan can't be worth it: another that builds as much of the same loops lost by far."""
-        limit = _TWIN_CLIFF * (self.trials[best].ratio or 1.0)
-        size = self.space.size(plan)
-        if size <= 2 * self.space.size(Plan()) or self.space.dispatches(plan) > 1:
-            return ""  # few copies, or a Python loop, whose time is not in its copies
-        for known, trial in self.trials.items():
-            same = [c.path for c in known.choices] == [c.path for c in plan.choices]
-            same = same and known.options == plan.options
-            if same and trial.ratio is not None and trial.ratio > limit and self.space.size(known) == size:
-                return f"{known}, which builds as much, took {trial.ratio:.3g}x the time as written"
-        return ""
-
-    def predict_build_s(self, plan: Plan) -> tuple[float, str]:
-        """Seconds to build a plan, from the built plan that is nearest in size; and that plan's text."""
-        size = self.space.size(plan)
-        built = [(p, t) for p, t in self.trials.items() if t.ok and t.compile_s is not None]
-        loops = {c.path for c in plan.choices}
-        alike = [(p, t) for p, t in built if {c.path for c in p.choices} == loops]
-        # Plans that change the same loops foretell best; one of them at least must have copies to tell.
-        built = alike if any(self.space.size(p) > self.space.size(Plan()) for p, _ in alike) else built
-        near, trial = min(built, key=lambda pt: abs(math.log(size / self.space.size(pt[0]))))
-        # One copy tells little of what many cost: most of its time does not grow with them.
-        exponent = 1.0 if self.space.size(near) <= self.space.size(Plan()) else _COMPILE_EXPONENT
-        growth = max(1.0, size / self.space.size(near)) ** exponent
-        return trial.build_s * growth, str(near)
-
-    def too_many_dispatches(self, plan: Plan) -> str:
-        count = self.space.dispatches(plan)
-        least_s = count * _DISPATCH_S
-        base_s = self.trials[Plan()].run_s or 0.0
-        calls = self.rules.expected_calls
-        worth_s = base_s if calls is None else base_s + self.trials[Plan()].build_s / calls
-        if count <= 1 or least_s <= _CLIFF * worth_s:
-            return ""
-        return f"its {count:,.0f} dispatches take {least_s:.3g} s or more, as written takes {base_s:.3g} s"
 
     def final(self) -> None:
         """Races the best plans once more, together, so that they are compared in the same rounds."""

@@ -8,6 +8,7 @@ written; a candidate's time is scaled with the same `a`.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +19,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _apply, _estimate, _signature
+from autoloop import _apply, _estimate, _variants
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
 from autoloop._plan import Choice, Parameter, Plan
-from autoloop._program import Function, Program
+from autoloop._program import Program
 
 #: A program is run whole if one call takes no more than this part of the budget.
 _WHOLE_SHARE = 0.015
+#: Or if the estimate, which is on the high side, takes no more than this part: a probe has its price, seconds
+#: of compiling. On sixteen programs (2 cores) calls took from a third to a thousandth of their estimate.
+_GUESS_SHARE = 0.04
 #: A shortened call should take this part of the budget, and at least this many seconds.
 _TARGET_SHARE = 0.005
 _TARGET_LEAST_S = 0.02
@@ -33,6 +37,8 @@ _TARGET_LEAST_S = 0.02
 _LONG_CALL_SHARE = 0.12
 #: Of a loop that is shortened at least this many iterations are left.
 _LEAST_LENGTH = 4
+#: Beyond two probes, those that compile for so long end there: they take this part of the budget at most.
+_FIT_SHARE = 0.15
 
 
 @final
@@ -93,18 +99,7 @@ def shortened(program: Program, cuts: Mapping[tuple[int, ...], int]) -> Program:
     plan = Plan(tuple(Choice(path, _Shortened.name, count) for path, count in cuts.items()))
     applied = _apply.Applied(plan, {_Shortened.name: _Shortened()})
 
-    def run(*leaves: Any) -> list[Any]:
-        return applied.run_block(program.block, *leaves)
-
-    donated = tuple(i for i, given in enumerate(program.traced.donated) if given)
-    run.__name__ = run.__qualname__ = getattr(program.function.fun, "__name__", "function")
-    function = Function(run, {"donate_argnums": donated})
-    structs = [jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in program.key.avals]
-    leaves, tree, static = function.flatten(tuple(structs), {})
-    key = _signature.call_key(tree, leaves, static)
-    found = Program.trace(function, key, tuple(structs), {})
-    assert found is not None
-    return found
+    return _variants.of_leaves(program, functools.partial(applied.run_block, program.block))
 
 
 def work_share(short: Program, whole: Program) -> float:
@@ -147,30 +142,34 @@ class Fit:
         )
 
 
-#: Seconds of one blocked call of a program on these leaves.
-TimeCall = Callable[[Program], float]
+#: Seconds of one blocked call of a program on these leaves; it was shortened to this share.
+TimeCall = Callable[[Program, float], float]
 
 
-def fit(program: Program, budget_s: float, time_call: TimeCall) -> Fit | None:
+def fit(
+    program: Program, budget_s: float, time_call: TimeCall, clock: Callable[[], float] = time.perf_counter
+) -> Fit | None:
     """How to try a program, None to run it whole.
 
     Args:
         program: traced.
         budget_s: seconds that its tuning may take.
-        time_call: compiles a program as written and times a call of it.
+        time_call: compiles a shortened program and times a call of it.
+        clock: seconds, ever rising.
     """
     guess_s = _estimate.seconds(program.traced.jaxpr)
-    if guess_s <= _WHOLE_SHARE * budget_s:
+    if guess_s <= _GUESS_SHARE * budget_s:
         return None
-    target_s = max(_TARGET_SHARE * budget_s, _TARGET_LEAST_S)
+    target_s, end = max(_TARGET_SHARE * budget_s, _TARGET_LEAST_S), clock() + _FIT_SHARE * budget_s
     points: list[tuple[float, float, Program]] = []
     share = min(0.25, target_s / guess_s / 8)
     while len(points) < 6:
         short = shortened(program, lengths(program.loops, share))
-        points.append((work_share(short, program), time_call(short), short))
-        if points[-1][0] > 0.5:
-            return None  # even half of it is quick
-        if len(points) > 1 and points[-1][1] >= target_s / 2:
+        points.append((work_share(short, program), time_call(short, share), short))
+        done, seconds, _ = points[-1]
+        if done > 0.5 or seconds / done <= _WHOLE_SHARE * budget_s:
+            return None  # even half of it is quick, or as many calls of this as make a whole one
+        if len(points) > 1 and (seconds >= target_s / 2 or clock() > end):
             break
         share = _next_share(points, target_s)
     return _fitted(program, points, budget_s)
@@ -192,7 +191,7 @@ def _fitted(program: Program, points: Sequence[tuple[float, float, Program]], bu
     return Fit(short, share2, fixed_s, whole_s, allowed_s)
 
 
-def timer(leaves: Sequence[Any], donated: Sequence[bool]) -> TimeCall:
+def timer(leaves: Sequence[Any], donated: Sequence[bool]) -> Callable[[Program], float]:
     """Times calls of programs on these leaves, donated ones copied; the best of three."""
 
     def time_call(program: Program) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from autoloop import _canonical, _jaxpr
+from autoloop import _canonical, _jaxpr, _mesh
 from autoloop._records import SCHEMA
 
 _log = logging.getLogger("autoloop")
@@ -103,8 +103,8 @@ def _as_tuple(value: Any, kind: type) -> tuple[Any, ...]:
     return (value,) if isinstance(value, kind) else tuple(value)
 
 
-#: Shape, dtype, weak type.
-Aval = tuple[tuple[int, ...], Any, bool]
+#: Shape, dtype, weak type, and the sharding where it is part of the type.
+Aval = tuple[tuple[int, ...], Any, bool, Any]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def call_key(tree: Any, leaves: Sequence[Any], static: tuple[Any, ...]) -> CallK
 
 def _aval(leaf: Any) -> Aval:
     aval = jax.typeof(leaf)
-    return (aval.shape, aval.dtype, aval.weak_type)
+    return (aval.shape, aval.dtype, aval.weak_type, _mesh.explicit(aval))
 
 
 def config_values() -> tuple[Hashable, ...]:
@@ -167,17 +167,22 @@ def default_device() -> Any:
     """The device on which jax puts data that nobody placed."""
     chosen = getattr(jax.config, "jax_default_device", None)
     if chosen is None:
-        return jax.devices()[0]
-    return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
 
 
 def device_of(places: Sequence[Hashable]) -> tuple[Any, int]:
     """(a device of the kind the call runs on, how many devices it runs on)."""
     for sharding in places:
         if sharding is not None:
-            devices = sorted(sharding.device_set, key=lambda d: d.id)  # type: ignore[attr-defined]
+            # One of this process first: only of those can it ask anything.
+            devices = sorted(sharding.device_set, key=_by_process)  # type: ignore[attr-defined]
             return devices[0], len(devices)
     return default_device(), 1
+
+
+def _by_process(device: Any) -> tuple[bool, int]:
+    return device.process_index != jax.process_index(), device.id
 
 
 # ---------------------------------------------------------------- the disk key
@@ -194,7 +199,7 @@ def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], conte
         "sharding": sharding_part(places),
         "device": f"{device.platform} {device.device_kind} x{count}",
         "host": host_part(),
-        "versions": f"jax {jax.__version__}, jaxlib {version('jaxlib')}",
+        "versions": versions_part(device),
         "flags": flags_part(key),
         "schema": str(SCHEMA),
         "context": context,
@@ -202,6 +207,12 @@ def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], conte
     for name, text in found.items():
         _log.debug("signature %s: %s", name, text)
     return found
+
+
+def versions_part(device: Any) -> str:
+    """Versions of jax, jaxlib and the driver of an accelerator: a winner under others is checked again."""
+    driver = "" if device.platform == "cpu" else f", driver {' '.join(device.client.platform_version.split())}"
+    return f"jax {jax.__version__}, jaxlib {version('jaxlib')}{driver}"
 
 
 def digest(named: Mapping[str, str]) -> str:
@@ -230,8 +241,9 @@ def aval_text(leaf: Any) -> str:
 
 
 def _aval_text(aval: Aval) -> str:
-    shape, dtype, weak = aval
-    return f"{_short(dtype)}[{','.join(map(str, shape))}]{'*' * weak}"
+    shape, dtype, weak, place = aval
+    spread = "" if place is None else f"@{_canonical.stable_text(place)}"
+    return f"{_short(dtype)}[{','.join(map(str, shape))}]{'*' * weak}{spread}"
 
 
 def _short(dtype: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from autoloop._plan import Choice, Plan
 from autoloop._records import Trial
@@ -11,11 +12,23 @@ from autoloop._records import Trial
 
 @dataclass(frozen=True)
 class Axis:
-    """One loop to choose for: its own work, without inner loops, and ladders of choices whose rungs cost ever more."""
+    """One loop to choose for.
+
+    Attributes:
+        path: the loop's.
+        work: its own, without inner loops.
+        ladders: choices whose rungs cost ever more.
+        first: how many of the ladders, in front, are tried on every loop before the others.
+        length: trip count.
+        together: choices to try for all loops side by side of this length at once.
+    """
 
     path: tuple[int, ...]
     work: float
     ladders: tuple[tuple[Choice, ...], ...]
+    first: int = 0
+    length: int = 0
+    together: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,13 @@ class Space:
                 if nested and not self.why_not(plan := Plan((outer, inner))):
                     yield plan
         yield from (Plan(options=options) for options in self.options)
+
+
+class Measure(Protocol):
+    """From plans to trials, timed together; `best` is the best ratio so far."""
+
+    def __call__(self, plans: Sequence[Plan], best: float) -> Sequence[Trial]:
+        """Measures."""
 
 
 @dataclass(frozen=True)

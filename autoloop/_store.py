@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -108,12 +109,15 @@ class Store:
             expire_s: seconds after which a holder that died loses it.
             wait_s: seconds to wait for another holder before going on without.
         """
-        key, owner = f"lock:{name}", f"{os.getpid()}.{threading.get_ident()}"
+        key, owner = f"lock:{name}", f"{socket.gethostname()} {os.getpid()} {threading.get_ident()}"
         end = time.monotonic() + wait_s
         while (had := self._attempt(lambda cache: cache.add(key, owner, expire=expire_s))) is False:
             if time.monotonic() >= end:
                 break
-            time.sleep(_LOCK_POLL_S)
+            if _is_dead(holder := self._attempt(lambda cache: cache.get(key))):
+                self._attempt(lambda cache, was=holder: cache.delete(key) if cache.get(key) == was else None)
+            else:
+                time.sleep(_LOCK_POLL_S)
         try:
             yield had is not False  # None: there is no usable store, so nobody to share with
         finally:
@@ -262,3 +266,18 @@ def _read_wisdom(path: str) -> dict[str, Record]:
     except (OSError, ValueError) as error:
         _warn(f"the wisdom file {path} can't be used: {error}")
         return {}
+
+
+def _is_dead(holder: Any) -> bool:
+    """Whether the process that holds a lock was on this machine and is gone: it was killed."""
+    host, _, rest = str(holder).partition(" ")
+    pid = rest.partition(" ")[0]
+    if host != socket.gethostname() or not pid.isdecimal() or os.name != "posix":
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -30,8 +30,8 @@ MIN_ROUNDS = 6
 MAX_ROUNDS = 40
 #: An interval this narrow, relative, has settled.
 _NARROW = 0.02
-#: A candidate slower than the best by this factor in two rounds is not timed again.
-HOPELESS = 2.0
+#: After so many rounds, a candidate slower than the best by the factor in all of them is not timed again.
+HOPELESS = {2: 2.0, 3: 1.3}
 
 #: Runs a number of calls and returns the seconds of one.
 Sampler = Callable[[int], float]
@@ -123,12 +123,13 @@ def _settle(lanes: Sequence[_Lane], margin: float, best: float) -> None:
         if lane.done:
             continue
         rounds = len(lane.ratios)
-        if rounds >= 2 and min(lane.ratios) > HOPELESS * best:
+        if any(rounds >= least and min(lane.ratios) > factor * best for least, factor in HOPELESS.items()):
             lane.done = True
         elif rounds >= MIN_ROUNDS:
             found = median_interval(lane.ratios)
-            # A plan that is no faster in most rounds will not clear a margin: rounds are for those that may.
-            lost = found.mid >= 1.0 or found.low > max(1 - margin, best * (1 + margin))
+            # A plan that is no faster in most rounds, or slower than the best beyond a tie, can't win: rounds
+            # are for those that may.
+            lost = found.mid >= 1.0 or found.low > best * (1 + margin)
             narrow = found.high - found.low <= _NARROW * found.mid
             lane.done = lost or narrow
 

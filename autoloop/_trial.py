@@ -11,16 +11,14 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
-import numpy as np
-
-from autoloop import _agree, _host, _machine, _timing
+from autoloop import _agree, _timing
+from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._plan import Plan
 from autoloop._records import AutoloopWarning, Budget, Status, Trial
+from autoloop._runner import Ready, Runner
 
 _log = logging.getLogger("autoloop")
 
@@ -32,16 +30,6 @@ _LET_GO = 1.5
 _RACE_SHARE = 0.1
 
 Clock = Callable[[], float]
-
-
-@dataclass
-class _Ready:
-    """A candidate that compiled, ran once and agreed."""
-
-    candidate: Any
-    trial: Trial
-    first_s: float
-    lazy: bool
 
 
 class Bench:
@@ -56,6 +44,7 @@ class Bench:
         device: where it runs, for its free memory.
         scale: from the seconds of a call to those to report, for programs that were shortened.
         clock: seconds, ever rising.
+        crew: who measures besides this process.
     """
 
     def __init__(
@@ -68,16 +57,16 @@ class Bench:
         device: Any,
         scale: Callable[[float], float] = float,
         clock: Clock = time.perf_counter,
+        crew: Crew = ALONE,
     ) -> None:
-        self._candidate_for, self._inputs = candidate_for, inputs
-        self._tolerance, self._budget, self._margin = tolerance, budget, margin
-        self._device, self._scale, self._clock = device, scale, clock
+        self._runner = Runner(candidate_for, inputs, tolerance, budget.max_memory_bytes, device, clock)
+        self._budget, self._margin = budget, margin
+        self._scale, self._clock, self._crew = scale, clock, crew
         self._started = clock()
-        self._prepared: dict[Plan, _Ready | Trial] = {}
+        self._prepared: dict[Plan, Ready | Trial] = {}
         self._programs: dict[bytes, Plan] = {}
         #: How much the times of the function as written spread, one number a race.
         self.spreads: list[float] = []
-        self._expected: list[np.ndarray[Any, Any]] | None = None
 
     def spent_s(self) -> float:
         """Seconds since the bench was set up."""
@@ -86,7 +75,7 @@ class Bench:
     def candidate(self, plan: Plan) -> Any:
         """The compiled candidate of a plan that was measured and ran, else None."""
         ready = self._prepared.get(plan)
-        return ready.candidate if isinstance(ready, _Ready) else None
+        return ready.candidate if isinstance(ready, Ready) else None
 
     def seconds_left(self) -> float:
         """Seconds of the budget that are left."""
@@ -104,12 +93,12 @@ class Bench:
         """
         baseline = self._baseline()
         found = [baseline if plan.as_written else self._prepare(plan) for plan in plans]
-        racing = [r for r in found if isinstance(r, _Ready) and self._races(r, baseline)]
+        racing = [r for r in found if isinstance(r, Ready) and self._races(r, baseline)]
         if racing or baseline.trial.run_s is None:
             self._race(baseline, racing, best)
         return [self._report(plan, r) for plan, r in zip(plans, found, strict=True)]
 
-    def _race(self, baseline: _Ready, racing: Sequence[_Ready], best: float) -> None:
+    def _race(self, baseline: Ready, racing: Sequence[Ready], best: float) -> None:
         start = self._clock()
         end = self._started + self._budget.seconds
         if len(racing) == 1:  # one of many to come; several are the last race, which may use what is left
@@ -133,22 +122,25 @@ class Bench:
             spent_s = ready.trial.spent_s + share_s
             ready.trial = _timed(ready, timing).replace(spent_s=spent_s)
             if timing.ratio.low > _LET_GO * min(best, 1.0):
-                ready.candidate = None  # it can't come back: free its program
+                plan = Plan.parse(ready.trial.plan)  # it can't come back: free its program
+                self._runner.let_go(plan)
+                self._crew.let_go(plan)
 
-    def _report(self, plan: Plan, found: _Ready | Trial) -> Trial:
-        trial = found.trial if isinstance(found, _Ready) else found
+    def _report(self, plan: Plan, found: Ready | Trial) -> Trial:
+        trial = found.trial if isinstance(found, Ready) else found
         _log.info("trial %s: %s", plan, _one_line(trial))
         return trial
 
-    def _baseline(self) -> _Ready:
+    def _baseline(self) -> Ready:
         plan = Plan()
         ready = self._prepared.get(plan)
         if ready is None:
             ready = self._prepared[plan] = self._compile_and_run(plan)
-        assert isinstance(ready, _Ready)
+        if isinstance(ready, Trial):  # it ran here, so it failed elsewhere
+            raise RuntimeError(f"the function as written {ready.status}: {ready.reason}")
         return ready
 
-    def _prepare(self, plan: Plan) -> _Ready | Trial:
+    def _prepare(self, plan: Plan) -> Ready | Trial:
         if plan not in self._prepared:
             start = self._clock()
             try:
@@ -158,81 +150,52 @@ class Bench:
             except Exception as error:
                 failed = Trial(str(plan), Status.FAILED, _first_line(error), spent_s=self._clock() - start)
                 self._prepared[plan] = failed
+                self._runner.ready.pop(plan, None)
         return self._prepared[plan]
 
-    def _compile_and_run(self, plan: Plan) -> _Ready | Trial:
+    def _compile_and_run(self, plan: Plan) -> Ready | Trial:
         start = self._clock()
-        candidate, cost = self._candidate_for(plan), _host.Cost()
-        args, kwargs = self._inputs.fresh()
-        digest = candidate.lower(args, kwargs, cost)
+        digest = self._runner.lower(plan)
         twin = self._programs.setdefault(digest, plan) if digest is not None else plan
         if twin != plan and twin in self._prepared:
+            del self._runner.ready[plan]
             return self._same_as(twin, plan, self._clock() - start)
-        candidate.compile(args, kwargs, cost)
-        trial = Trial(str(plan), trace_s=cost.trace_s, compile_s=cost.compile_s, peak_bytes=cost.peak_bytes)
-        if not plan.as_written and (reason := self._too_big(cost.peak_bytes)):
-            return trial.replace(status=Status.SKIPPED, reason=reason, spent_s=self._clock() - start)
-        ran = self._clock()
-        outs = jax.block_until_ready(candidate(*args, **kwargs))
-        first_s = self._clock() - ran
-        error, reason = self._check(outs)
-        trial = trial.replace(
-            status=Status.WRONG if reason else Status.OK,
-            reason=reason,
-            max_error=_finite(error),
-            spent_s=self._clock() - start,
-        )
-        return trial if reason else _Ready(candidate, trial, first_s, cost.lazy)
+        trial, first_s = self._crew.build(plan, lambda: self._runner.build(plan)), 0.0
+        if trial.ok:
+            ran, first_s = self._crew.first(plan, lambda: self._runner.first(plan))
+            trial = ran.replace(trace_s=trial.trace_s, compile_s=trial.compile_s, peak_bytes=trial.peak_bytes)
+        trial = trial.replace(spent_s=self._clock() - start)
+        ready = self._runner.ready[plan] if trial.ok else self._runner.ready.pop(plan)
+        ready.trial, ready.first_s = trial, first_s
+        return ready if trial.ok else trial
 
     def _same_as(self, twin: Plan, plan: Plan, spent_s: float) -> Trial:
         """The trial of a plan whose lowered text equals another's: nothing is compiled or timed again."""
         found = self._prepared[twin]
-        known = found.trial if isinstance(found, _Ready) else found
+        known = found.trial if isinstance(found, Ready) else found
         return known.replace(plan=str(plan), status=Status.SKIPPED, reason=f"same program as {twin}", spent_s=spent_s)
 
-    def _too_big(self, needs_bytes: int) -> str:
-        free = _machine.free_bytes(self._device)
-        allowed = min(b for b in (self._budget.max_memory_bytes, free, needs_bytes) if b is not None)
-        if needs_bytes <= allowed:
-            return ""
-        return f"needs {needs_bytes:,} bytes of memory, {allowed:,} are allowed or free"
-
-    def _check(self, outs: Any) -> tuple[float, str]:
-        flat = jax.tree.leaves(outs)
-        if self._expected is None:
-            self._expected = _agree.to_host(flat)
-            return 0.0, ""
-        return _agree.disagreement(self._expected, flat, self._tolerance)
-
-    def _races(self, ready: _Ready, baseline: _Ready) -> bool:
+    def _races(self, ready: Ready, baseline: Ready) -> bool:
         return ready is not baseline and ready.candidate is not None and not self._hopeless(ready)
 
-    def _hopeless(self, ready: _Ready) -> bool:
+    def _hopeless(self, ready: Ready) -> bool:
         """Whether the first run was so slow that more would only cost; its time then stands."""
         baseline = self._prepared[Plan()]
-        assert isinstance(baseline, _Ready)
+        assert isinstance(baseline, Ready)
         base_s = baseline.first_s
-        if ready.lazy or ready.first_s < _ABANDON * base_s or ready.first_s < 0.05:
+        if ready.cost.lazy or ready.first_s < _ABANDON * base_s or ready.first_s < 0.05:
             return False
         once = _timing.Interval(*(self._scale(ready.first_s),) * 3)
         ratio = _timing.Interval(*(ready.first_s / base_s,) * 3)
         ready.trial = _timed(ready, _timing.Timing(once, ratio, 1))
         return True
 
-    def _sampler(self, ready: _Ready) -> _timing.Sampler:
-        most = self._inputs.most_copies()
-
-        def sample(calls: int) -> float:
-            sets = [self._inputs.fresh() for _ in range(min(calls, most))]
-            start = self._clock()
-            for args, kwargs in sets:
-                jax.block_until_ready(ready.candidate(*args, **kwargs))
-            return self._scale((self._clock() - start) / len(sets))
-
-        return sample
+    def _sampler(self, ready: Ready) -> _timing.Sampler:
+        plan = Plan.parse(ready.trial.plan)
+        return lambda calls: self._scale(self._crew.sample(plan, calls, lambda n: self._runner.sample(plan, n)))
 
 
-def _timed(ready: _Ready, timing: _timing.Timing) -> Trial:
+def _timed(ready: Ready, timing: _timing.Timing) -> Trial:
     run, ratio = timing.run_s, timing.ratio
     trial = ready.trial.replace(
         run_s=run.mid,
@@ -243,7 +206,7 @@ def _timed(ready: _Ready, timing: _timing.Timing) -> Trial:
         ratio_high=ratio.high,
         rounds=timing.rounds,
     )
-    if ready.lazy:  # what the first call took beyond a later one was compiling
+    if ready.cost.lazy:  # what the first call took beyond a later one was compiling
         trial = trial.replace(compile_s=max(0.0, ready.first_s - run.mid))
     return trial
 
@@ -253,22 +216,18 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}"
 
 
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
 def _one_line(trial: Trial) -> str:
     if trial.run_s is None:
         return f"{trial.status}, {trial.reason}"
     return f"{trial.status}, {1e3 * trial.run_s:.3f} ms, ratio {trial.ratio:.3f}, build {trial.build_s:.2f} s"
 
 
-def guarded(work: Callable[[], Any], what: str) -> Any:
-    """The result of `work`, or None with one warning if it raises: tuning must never fail a call."""
+def guarded(work: Callable[[], Any], what: str, failed: Callable[[str], Any]) -> Any:
+    """The result of `work`; if it raises, one warning and `failed(reason)`: tuning must never fail a call."""
     try:
         return work()
     except Exception as error:
         _log.warning("%s failed: %r", what, error, exc_info=_log.isEnabledFor(logging.DEBUG))
         text = f"autoloop: {what} failed ({type(error).__name__}: {error}); running as written"
         warnings.warn(text, AutoloopWarning, stacklevel=3)
-        return None
+        return failed(_first_line(error))

@@ -8,10 +8,12 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _machine, _resume, _search, _shorten, _space, _trial
+from autoloop import _lockstep, _machine, _resume, _search, _shorten, _space, _trial
+from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._loops import Loop
 from autoloop._options import Options
@@ -19,6 +21,8 @@ from autoloop._plan import COMPILER_OPTIONS, Choice, Plan
 from autoloop._program import ALL_FORMS, Args, Kwargs, OneProgram, Program, runs_in_trace
 from autoloop._progress import Progress
 from autoloop._records import AS_WRITTEN, Budget, Record, Trial
+from autoloop._runner import Runner
+from autoloop._together import Talk
 
 #: Loops that do less than this part of a program's work are not worth trials of their own.
 _LEAST_SHARE = 0.01
@@ -40,6 +44,8 @@ class Request:
         partial: an unfinished record of the same signature, to go on from.
         hint: the winner of the same program with other sizes.
         also: plans to try in any case.
+        crew: who measures.
+        only: nothing but those and as written.
     """
 
     program: Program
@@ -53,6 +59,8 @@ class Request:
     partial: Record | None = None
     hint: Plan | None = None
     also: tuple[Plan, ...] = ()
+    crew: Crew = ALONE
+    only: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,18 @@ def space(program: Program, options: Options, platform: str) -> _space.Space:
     """What may be tried for a program: each loop's ladders in the allowed forms, and XLA options."""
     total = max((loop.work for loop in program.loops), default=1.0)
     worth = [loop for loop in program.loops if loop.work >= _LEAST_SHARE * total]
-    axes = tuple(_space.Axis(loop.path, _own_work(loop, program.loops), _ladders(loop, options)) for loop in worth)
+    axes = tuple(_axis(loop, program.loops, options) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
     return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches)
+
+
+def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:
+    ladders = _ladders(loop, options)
+    first = [ladder for ladder in ladders if ALL_FORMS[ladder[0].form].comes_first]
+    rest = [ladder for ladder in ladders if ladder not in first]
+    together = tuple(c for ladder in rest for c in ladder if ALL_FORMS[c.form].goes_together)
+    return _space.Axis(loop.path, _own_work(loop, loops), (*first, *rest), len(first), loop.length, together)
 
 
 def _own_work(loop: Loop, loops: Sequence[Loop]) -> float:
@@ -103,8 +119,22 @@ def _ladders(loop: Loop, options: Options) -> tuple[tuple[Choice, ...], ...]:
     return tuple(ladder for ladder in found if ladder)
 
 
+#: What does tunings instead, inside the blocks of `autoloop.testing`.
+stand_in: ContextVar[Callable[[Request], Tuned] | None] = ContextVar("autoloop_stand_in", default=None)
+
+
 def tune(request: Request) -> Tuned:
+    """Trials the candidate plans and returns the record; raises as `trial_all` does."""
+    other = stand_in.get()
+    return trial_all(request) if other is None else other(request)
+
+
+def trial_all(request: Request, retouch: Callable[[Trial], Trial] = lambda trial: trial) -> Tuned:
     """Trials the candidate plans and returns the record.
+
+    Args:
+        request: what is to be tuned.
+        retouch: what the search gets to see of a trial; for tests.
 
     Raises:
         Interrupted: on `KeyboardInterrupt`, with the partial record.
@@ -113,18 +143,19 @@ def tune(request: Request) -> Tuned:
     before, fresh = request.partial, _resume.new_forms(request.partial, request.options)
     started = time.perf_counter()
     calibration = _machine.calibrate(), _machine.load()
-    fit = _fit(request)
+    fit = _fit(request) if request.program.shortens else None
     allowed_s = request.budget_s if fit is None else fit.budget_s
     before_s, setup_s = (before.spent_s if before is not None else 0.0), time.perf_counter() - started
     # What an earlier tuning spent counts, but not where only forms that it did not know are to be timed.
     left_s = allowed_s - setup_s - (0.0 if fresh else before_s)
     budget = Budget(max(0.0, left_s), request.options.max_memory_bytes)
     bench = _bench(request, budget, fit)
+    request.crew.begin(fit is not None)
     progress = Progress(request.program.function.name, budget.seconds, request.options.progress)
 
     def measure(plans: Sequence[Plan], best: float) -> list[Trial]:
         progress.step(str(plans[0]), best)
-        return bench.measure(plans, best)
+        return [retouch(trial) for trial in bench.measure(plans, best)]
 
     what, known = _resume.only(_space_for(request, fit), fresh), _resume.known(before, request.program)
     recorded = functools.partial(_record, request, bench, calibration, before_s + setup_s, fit)
@@ -144,15 +175,23 @@ def tune(request: Request) -> Tuned:
 
 def _fit(request: Request) -> _shorten.Fit | None:
     """How to shorten a program of which one call would take too much of the budget."""
-    program = request.program
-    leaves, _, _ = program.function.flatten(request.args, request.kwargs)
-    time_call = _shorten.timer(leaves, program.traced.donated)
-    return _shorten.fit(program, request.budget_s, time_call)
+    time_call = _timer(request)
+
+    def time_all(short: Program, share: float) -> float:
+        return request.crew.time(share, lambda: time_call(short))
+
+    return _shorten.fit(request.program, request.budget_s, time_all)
+
+
+def _timer(request: Request) -> Callable[[Program], float]:
+    leaves, _, _ = request.program.function.flatten(request.args, request.kwargs)
+    return _shorten.timer(leaves, request.program.traced.donated)
 
 
 def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
     """What may be tried: where the program is shortened, what is legal there too."""
     whole = space(request.program, request.options, request.device.platform)
+    whole = dataclasses.replace(whole, axes=(), options=()) if request.only else whole
     if fit is None:
         return whole
     short = fit.program
@@ -160,19 +199,44 @@ def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
 
 
 def _bench(request: Request, budget: Budget, fit: _shorten.Fit | None) -> _trial.Bench:
+    candidate_for, inputs = _runnable(request, None if fit is None else fit.program)
+    options, scale = request.options, float if fit is None else fit.scale
+    given = candidate_for, inputs, options.tolerance, budget, options.margin, request.device, scale
+    return _trial.Bench(*given, crew=request.crew)
+
+
+def _runnable(request: Request, short: Program | None) -> tuple[Callable[[Plan], Any], Inputs]:
+    """(what makes candidates, what they run on): of the whole program, or of a shortened one on flat leaves."""
     program = request.program
     leaves, tree, static = program.function.flatten(request.args, request.kwargs)
+    if short is not None:
+        return short.candidate, Inputs(leaves, program.traced.donated, lambda values: (tuple(values), {}))
 
     def rebuild(values: Sequence[Any]) -> tuple[Args, Kwargs]:
         return program.function.unflatten(values, tree, static)
 
-    inputs = Inputs(leaves, program.traced.donated, rebuild)
-    options, device = request.options, request.device
-    if fit is None:
-        return _trial.Bench(program.candidate, inputs, options.tolerance, budget, options.margin, device)
-    flat = Inputs(leaves, program.traced.donated, lambda values: (tuple(values), {}))
-    short = fit.program.candidate
-    return _trial.Bench(short, flat, options.tolerance, budget, options.margin, device, fit.scale)
+    return program.candidate, Inputs(leaves, program.traced.donated, rebuild)
+
+
+def follow(request: Request, talk: Talk, wait_s: float, last: str) -> tuple[dict[str, Any], Runner | None]:
+    """Takes part in a tuning that another process leads, up to its line `last`.
+
+    Returns:
+        (that line, what ran the plans here; None if nothing was tried or only a shortened program).
+    """
+    time_call, options, program, shorts = _timer(request), request.options, request.program, list[Program]()
+
+    def time_short(share: float) -> float:
+        shorts.append(_shorten.shortened(program, _shorten.lengths(program.loops, share)))
+        return time_call(shorts[-1])
+
+    def runner(shortened: bool) -> Runner:
+        given = _runnable(request, shorts[-1] if shortened else None)
+        return Runner(*given, options.tolerance, options.max_memory_bytes, request.device)
+
+    follower = _lockstep.Follower(talk, wait_s, runner, time_short)
+    line = follower.until(last)
+    return line, None if follower.shortened else follower.runner
 
 
 def _record(
@@ -185,7 +249,7 @@ def _record(
 ) -> Record:
     busy = _machine.busy_note(calibration[0], bench.spreads, calibration[1])
     long = "" if fit is None else fit.note
-    notes = [*request.notes, *(note for note in (long, busy, _trace_note(outcome)) if note)]
+    notes = [*request.notes, *(note for note in (long, request.crew.note, busy, _trace_note(outcome)) if note)]
     record = Record(
         function=request.program.function.name,
         key=dict(request.key),
@@ -216,7 +280,7 @@ def _environment(request: Request) -> dict[str, str]:
     return {**found, "XLA_FLAGS": xla_flags, "forms": " ".join(request.options.allowed_forms)}
 
 
-def untuned(program: Program, key: Mapping[str, str], reason: str) -> Record:
+def untuned(program: Program, key: Mapping[str, str], reason: str, expires: str = "") -> Record:
     """The record of a program that is not tuned, with the reason."""
     return Record(
         function=program.function.name,
@@ -225,9 +289,10 @@ def untuned(program: Program, key: Mapping[str, str], reason: str) -> Record:
         trials=(Trial(AS_WRITTEN, reason=reason),),
         verdict=f"not tuned: {reason}",
         created=now(),
+        expires=expires,
     )
 
 
-def now(clock: Callable[..., datetime.datetime] = datetime.datetime.now) -> str:
-    """The present moment, UTC, to the second, as ISO 8601."""
-    return clock(datetime.UTC).isoformat(timespec="seconds")
+def now(later_s: float = 0.0, clock: Callable[..., datetime.datetime] = datetime.datetime.now) -> str:
+    """The present moment, or one some seconds later, UTC, to the second, as ISO 8601."""
+    return (clock(datetime.UTC) + datetime.timedelta(seconds=later_s)).isoformat(timespec="seconds")

@@ -123,7 +123,12 @@ def specs(text: str) -> list[Signature] | dict[str, list[Signature]]:
     if ":" not in text:
         raise SpecError(f"there is no file {text!r}; specs are a file, module:name, or a JSON text")
     found = imported(text)
-    return _of_python(found() if callable(found) else found)
+    if not callable(found):
+        return _of_python(found)
+    try:
+        return _of_python(found())
+    except TypeError as error:
+        raise SpecError(f"{text} must give specs when it is called without arguments: {error}") from None
 
 
 def _of_json(text: str, where: str) -> list[Signature] | dict[str, list[Signature]]:

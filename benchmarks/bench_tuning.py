@@ -1,246 +1,256 @@
 """Is the choice right, repeatable, and worth its price?
 
-For ten loop nests of different kinds, each in a fresh process and from an empty store:
+For ten loop nests of different kinds, each step in a fresh process and each tuning from an empty store:
 
-- regret: run time of the chosen plan over that of the best of an exhaustive sweep of the same
-  one-loop candidates, all raced together in interleaved rounds;
+- regret: run time of the chosen plan over that of the best of a sweep of the same candidates (one
+  choice, or two in nested loops), all raced together in interleaved rounds;
 - loss: as `jax.jit` over tuned, interleaved, in a process that only reads the record;
-- repeatability: how many of N tunings chose the same plan, or one within the margin of it;
+- repeatability: how many of N tunings chose the same plan, or one within the margin of it in that race;
+  beside it the same for tune_jax 0.8.3 choosing `unroll` for the busiest loop, where it is installed;
 - price: seconds of tuning over those of a plain first call (compile and run), peak memory of the
   tuning process over that of a plain one, and after how many calls the tuning has paid for itself.
 
-A long call (outer 20,000, inner 100) comes last: seconds of the first decorated call over a plain one.
+With `--long` instead a call of a minute or more (outer 20,000, inner 100), once of a body with nothing
+better and once of one that has a better form: seconds of the first decorated call over a plain one.
 
-    python benchmarks/bench_tuning.py [--tunes 10] [--budget 15] [--nests rnn,life] [--long]
+    python benchmarks/bench_tuning.py [--tunes 10] [--budget 15] [--nests rnn,life] [--limit 600] [--long]
+
+Rows of other runs on the same machine and version are kept, so the nests may be measured in parts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import common
-import jax
-import jax.numpy as jnp
-from jax import lax
+import long_call
+import one_tuning
+import peer
 from nests import nests
 
-from autoloop import Plan, autoloop
-from autoloop._call import Call
-from autoloop._program import Program
 from autoloop._report import align
 
-_ROUNDS = 15
-#: The sweep leaves out plans that compile more than this many times the program as written: minutes each.
-_SWEEP_SIZE = 40
+#: Plans this close, relative, are a tie: the decorator's own margin.
+_MARGIN = 0.03
+#: The part of a nest's time that the comparison may take.
+_COMPARE_SHARE = 0.35
 
 
-def peak_mb() -> float:
-    """Peak resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def tune(name: str, budget_s: float) -> dict[str, Any]:
-    """One tuning, in this process; run with an empty store."""
-    function, args = nests()[name]
-    tuned = autoloop(budget_s=budget_s)(function)
-    start = time.perf_counter()
-    jax.block_until_ready(tuned(*args))
-    seconds = time.perf_counter() - start
-    record = tuned.report(*args)
-    assert record is not None
-    winner = record.trial(record.winner)
-    assert winner is not None
-    return {
-        "plan": record.winner,
-        "first_call_s": seconds,
-        "peak_mb": peak_mb(),
-        "gain_s": (1 - (winner.ratio or 1.0)) * (record.trials[0].run_s or 0.0),
-        "complete": record.complete,
-        "notes": list(record.notes),
+def one(task: Mapping[str, Any]) -> dict[str, Any]:
+    """One step, in this process."""
+    steps = {
+        "plain": one_tuning.plain,
+        "tune": one_tuning.tune,
+        "peer": one_tuning.peer_tune,
+        "compare": one_tuning.compare,
+        "long": long_call.first_call,
     }
+    words = dict(task)
+    return steps[words.pop("step")](**words)
 
 
-def plain(name: str) -> dict[str, Any]:
-    """A plain first call, in this process."""
-    function, args = nests()[name]
-    start = time.perf_counter()
-    jax.block_until_ready(jax.jit(function)(*args))
-    return {"first_call_s": time.perf_counter() - start, "peak_mb": peak_mb()}
+def alone(store: str, limit_s: float, step: str, **words: Any) -> dict[str, Any]:
+    """One step in a process of its own, on a store."""
+    return common.alone(__file__, [json.dumps({"step": step, **words})], limit_s, store)
 
 
-def compare(name: str, budget_s: float) -> dict[str, Any]:
-    """The remembered plan against plain jit, and against the best of a sweep, interleaved."""
-    function, args = nests()[name]
-    tuned = autoloop(budget_s=budget_s)(function)
-    chosen = str(tuned.plan(*args))
-    calls = {"jax.jit": jax.jit(function), "tuned": tuned}
-    calls |= {text: tuned.using(text) for text in _sweep(tuned, args, chosen)}
-    blocked = {key: _blocked(call, args) for key, call in calls.items()}
-    first = {key: _warm(call) for key, call in blocked.items()}
-    kept = {key: call for key, call in blocked.items() if first[key] < 20 * first["jax.jit"] + 0.02}
-    repeat = max(1, min(200, round(2e-3 / max(first["jax.jit"], 1e-6))))
-    found = common.interleaved(kept, _ROUNDS, repeat)
-    best = min((k for k in found if k != "jax.jit"), key=lambda k: common.paired(found, "jax.jit", k)[0])
-    return {
-        "tuned_over_jit": common.paired(found, "tuned", "jax.jit"),
-        "regret": common.paired(found, best, "tuned"),
-        "best": chosen if best == "tuned" else best,
-        "swept": len(found) - 2,
-    }
+# ---------------------------------------------------------------- nests
 
 
-def _sweep(tuned: Any, args: tuple[Any, ...], chosen: str) -> list[str]:
-    """Every plan of one choice that compiles no more than so many times the program as written."""
-    call = Call.of(tuned._function, args, {})
-    program = Program.trace(tuned._function, call.key, args, {})
-    assert program is not None
-    single = [p for p in tuned.plans(*args) if len(p.choices) + len(p.options) == 1]
-    limit = _SWEEP_SIZE * program.size(Plan())
-    return [str(p) for p in single if program.size(p) <= limit and str(p) != chosen]
-
-
-def _blocked(call: Any, args: tuple[Any, ...]) -> Any:
-    return lambda: jax.block_until_ready(call(*args))
-
-
-def _warm(call: Any) -> float:
-    """Seconds of a second call; infinity for a candidate that fails."""
-    try:
-        call()
-    except Exception as error:
-        print(f"left out of the sweep: {error!r}"[:200], file=sys.stderr)
-        return float("inf")
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def long_program(weights: Any, state: Any, body: str) -> Any:
-    """Outer 20,000, inner 100: about a minute on 2 cores."""
-
-    def step(h: Any, _: Any) -> Any:
-        return (jnp.tanh(h @ weights) * 0.9, None) if body == "products" else (h * 0.999 + 0.001, None)
-
-    def outer(h: Any, _: Any) -> Any:
-        h, _ = lax.scan(step, h, None, length=100)
-        return h, h.sum()
-
-    return lax.scan(outer, state, None, length=20_000)
-
-
-def long_call(which: str, body: str) -> dict[str, Any]:
-    """Seconds of a first call of the long program, plain or decorated."""
-    args = (jnp.eye(96) * 0.5, jnp.ones((48, 96)) if body == "products" else jnp.ones(2048))
-    options = {"static_argnames": "body"}
-    call: Any = jax.jit(long_program, **options) if which == "plain" else autoloop(**options)(long_program)
-    start = time.perf_counter()
-    jax.block_until_ready(call(*args, body=body))
-    found: dict[str, Any] = {"seconds": time.perf_counter() - start}
-    if which != "plain":
-        record = call.report(*args, body=body)
-        found |= {"plan": record.winner, "tuning_s": record.spent_s, "notes": list(record.notes)}
+def tunings(clock: common.Clock, wanted: int, end_s: float, store: str, **words: Any) -> list[dict[str, Any]]:
+    """Up to `wanted` tunings, the first on `store`, as many as fit until `end_s` seconds are left; one at least."""
+    found: list[dict[str, Any]] = []
+    for number in range(wanted):
+        if found and clock.left_s - _longest_s(found) < end_s:
+            clock.say(f"{words['nest']}: no time for more than {number} of {wanted} tunings")
+            break
+        with tempfile.TemporaryDirectory() as fresh:
+            found.append(alone(fresh if number else store, max(60.0, clock.left_s), **words))
     return found
 
 
-def in_process(store: str, *words: str) -> dict[str, Any]:
-    """Runs one of the functions above in a process of its own on a store."""
-    environment = {**os.environ, "AUTOLOOP_CACHE_DIR": store}
-    command = [sys.executable, __file__, "--one", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)} failed:\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+def _longest_s(found: Sequence[Mapping[str, Any]]) -> float:
+    return 3.0 + max(t["first_call_s"] for t in found)
 
 
-def measure(name: str, tunes: int, budget_s: float) -> dict[str, Any]:
-    """The row of one nest."""
-    first = in_process("unused", "plain", name)
+def measure(nest: str, given: argparse.Namespace, clock: common.Clock, share_s: float) -> dict[str, Any]:
+    """The row of one nest, in about `share_s` seconds."""
+    after_s = clock.left_s - share_s
+    compare_s = _COMPARE_SHARE * share_s
+    clock.say(f"{nest}: plain, then {given.tunes} tunings")
     with tempfile.TemporaryDirectory() as store:
-        tunings = [in_process(store, "tune", name, str(budget_s))]
-        compared = in_process(store, "compare", name, str(budget_s))
-    for _ in range(tunes - 1):
-        with tempfile.TemporaryDirectory() as fresh:
-            tunings.append(in_process(fresh, "tune", name, str(budget_s)))
-    plans = Counter(t["plan"] for t in tunings)
-    spent_s = tunings[0]["first_call_s"] - first["first_call_s"]
-    gain_s = tunings[0]["gain_s"]
+        first = alone(store, 120.0, "plain", nest=nest)
+        rest_s = after_s + compare_s + (0.0 if peer.missing() else 0.25 * share_s)
+        ours = tunings(clock, given.tunes, rest_s, store, step="tune", nest=nest, budget_s=given.budget)
+        theirs = []
+        if not peer.missing():
+            clock.say(f"{nest}: tunings by tune_jax")
+            theirs = tunings(clock, given.tunes, after_s + compare_s, store, step="peer", nest=nest)
+        clock.say(f"{nest}: the sweep")
+        plans = [t["plan"] for t in (*ours, *theirs)]
+        allowed_s = max(5.0, min(compare_s, clock.left_s))
+        compared = alone(store, allowed_s + 120.0, "compare", nest=nest, plans=plans, allowed_s=allowed_s)
+    return {"nest": nest, **compared, **price(first, ours), **repeatability(compared["ratios"], ours, theirs)}
+
+
+def price(first: Mapping[str, Any], ours: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the first tuning cost, and when it has paid."""
+    tuning = ours[0]
+    spent_s, gain_s = tuning["first_call_s"] - first["first_call_s"], tuning["gain_s"]
     return {
-        "nest": name,
-        "plan": tunings[0]["plan"],
-        **compared,
-        "plans": dict(plans),
-        "price": tunings[0]["first_call_s"] / first["first_call_s"],
-        "memory": tunings[0]["peak_mb"] / first["peak_mb"],
+        "plan": tuning["plan"],
+        "price": tuning["first_call_s"] / first["first_call_s"],
+        "memory": tuning["peak_mb"] / first["peak_mb"],
         "breakeven_calls": spent_s / gain_s if gain_s > 0 else None,
         "tuning_s": spent_s,
-        "notes": tunings[0]["notes"],
+        "complete": tuning["complete"],
+        "notes": tuning["notes"],
     }
 
 
-def row(found: dict[str, Any]) -> tuple[str, ...]:
+def repeatability(
+    ratios: Mapping[str, float], ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """How often each tuner chose the same plan, or one as fast."""
+    found: dict[str, Any] = {}
+    for name, tuned in (("", ours), ("peer_", theirs)):
+        plans = Counter(t["plan"] for t in tuned)
+        found |= {f"{name}plans": dict(plans), f"{name}same": same(plans, ratios), f"{name}tunes": len(tuned)}
+    return found
+
+
+def same(plans: Mapping[str, int], ratios: Mapping[str, float], margin: float = _MARGIN) -> int:
+    """How many tunings chose one plan or a tie with it, for the plan of which most did."""
+
+    def tied(a: str, b: str) -> bool:
+        known = a in ratios and b in ratios
+        return a == b or (known and abs(ratios[a] - ratios[b]) <= margin * min(ratios[a], ratios[b]))
+
+    return max((sum(n for b, n in plans.items() if tied(a, b)) for a in plans), default=0)
+
+
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """A nest's figures as text."""
-    jit, low, high = found["tuned_over_jit"]
-    regret = found["regret"]
-    top = max(found["plans"].values())
-    calls = found["breakeven_calls"]
+    if "failed" in row:
+        return (row["nest"], *["-"] * 9, f"failed: {row['failed'][:100]}")
+    jit, low, high = row["tuned_over_jit"]
+    calls = row["breakeven_calls"]
     return (
-        found["nest"],
+        row["nest"],
         f"{jit:.2f}",
         f"{low:.2f} to {high:.2f}",
-        f"{regret[0]:.3f}",
-        f"{top} of {sum(found['plans'].values())}",
-        f"{found['tuning_s']:.1f}",
-        f"{found['price']:.0f}x",
-        f"{found['memory']:.2f}x",
+        f"{row['regret'][0]:.3f}",
+        f"{row['same']} of {row['tunes']}",
+        f"{row['peer_same']} of {row['peer_tunes']}" if row["peer_tunes"] else "-",
+        f"{row['tuning_s']:.1f}",
+        f"{row['price']:.0f}x",
+        f"{row['memory']:.2f}x",
         "-" if calls is None else f"{calls:,.0f}",
-        found["plan"],
+        row["plan"],
     )
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the table shows as a whole."""
+    good = [row for row in rows if "failed" not in row]
+    if not good:
+        return []
+    regrets = sorted(row["regret"][0] for row in good)
+    within = sum(r <= 1.05 for r in regrets)
+    lowest = min(good, key=lambda row: row["tuned_over_jit"][2])
+    lines = [
+        f"regret at most 1.05 on {within} of {len(good)}, at most {regrets[-1]:.3f}; "
+        f"lowest jit / tuned {lowest['tuned_over_jit'][0]:.2f} ({lowest['nest']})",
+        f"the same plan or a tie within {_MARGIN:.0%}: {_total(good, 'same')} of {_total(good, 'tunes')}",
+    ]
+    if _total(good, "peer_tunes"):
+        lines[1] += f"; tune_jax choosing unroll: {_total(good, 'peer_same')} of {_total(good, 'peer_tunes')}"
+    return lines
+
+
+def _total(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(row[name] for row in rows)
+
+
+# ---------------------------------------------------------------- the long call
+
+
+def measure_long(body: str, given: argparse.Namespace, clock: common.Clock) -> dict[str, Any]:
+    """The row of the long call with one body."""
+    words = {"body": body, "outer": given.outer, "budget_s": given.long_budget}
+    with tempfile.TemporaryDirectory() as store:
+        clock.say(f"long call, {body}: plain")
+        first = alone(store, clock.left_s, "long", which="plain", **words)
+        clock.say(f"long call, {body}: decorated; plain took {first['seconds']:.1f} s")
+        tuned = alone(store, clock.left_s, "long", which="decorated", **words)
+    return {"nest": f"long, {body}", "plain_s": first["seconds"], "ratio": tuned["seconds"] / first["seconds"], **tuned}
+
+
+def long_line(row: Mapping[str, Any]) -> str:
+    """The figures of a long call as text."""
+    if "failed" in row:
+        return f"{row['nest']}: failed: {row['failed']}"
+    return (
+        f"{row['nest']}: plain {row['plain_s']:.1f} s, first decorated call {row['seconds']:.1f} s "
+        f"({row['ratio']:.2f}x), of which tuning {row['tuning_s']:.1f} s, plan {row['plan']}"
+    )
+
+
+# ---------------------------------------------------------------- all
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Tables of all rows, and what they show."""
+    short = [row for row in rows if not row["nest"].startswith("long, ")]
+    header = ("nest", "jit / tuned", "interval", "regret", "same plan", "tune_jax", "tuning s", "price", "memory")
+    lines = [align([(*header, "pays after", "plan"), *map(cells, short)]), "", *summary(short)] if short else []
+    if any(row.get("peer_tunes") == 0 for row in short):
+        lines.append(peer.missing() or "tune_jax was not measured for all")
+    return "\n".join([*lines, "", *(long_line(row) for row in rows if row["nest"].startswith("long, "))]).strip()
+
+
+def attempt(name: str, work: Any, *words: Any) -> dict[str, Any]:
+    """The row; a failure is a row too."""
+    try:
+        found: dict[str, Any] = work(*words)
+    except RuntimeError as error:
+        found = {"nest": name, "failed": str(error)[-300:]}
+    return found
 
 
 def main() -> None:
     """Measures, prints and keeps the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tunes", type=int, default=10)
-    parser.add_argument("--budget", type=float, default=15.0)
+    parser.add_argument("--tunes", type=int, default=4)
+    parser.add_argument("--budget", type=float, default=6.0, help="seconds of each tuning")
     parser.add_argument("--nests", default=",".join(nests()))
-    parser.add_argument("--long", action="store_true", help="the long calls too (about six minutes)")
-    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that all of it may take")
+    parser.add_argument("--long", action="store_true", help="the long calls instead")
+    parser.add_argument("--outer", type=int, default=long_call.OUTER, help="outer length of the long call")
+    parser.add_argument("--long-budget", type=float, default=30.0, help="seconds of tuning of the long call")
+    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder for the results")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        what, *words = given.one
-        task = {"tune": tune, "plain": plain, "compare": compare, "long": long_call}[what]
-        print(json.dumps(task(*(float(w) if w.replace(".", "").isdigit() else w for w in words))))
+        print(json.dumps(one(json.loads(given.one))))
         return
-    rows = [measure(name, given.tunes, given.budget) for name in given.nests.split(",") if name]
-    header = ("nest", "jit / tuned", "interval", "regret", "same plan", "tuning s", "price", "memory", "pays after")
-    text = align([(*header, "plan"), *map(row, rows)])
+    clock = common.Clock(given.limit)
+    names = [name for name in given.nests.split(",") if name]
     if given.long:
-        rows, text = _with_long(rows, text)
-    common.write("tuning", rows, text)
-
-
-def _with_long(rows: list[dict[str, Any]], text: str) -> tuple[list[dict[str, Any]], str]:
-    for body in ("products", "elementwise"):
-        with tempfile.TemporaryDirectory() as store:
-            first = in_process(store, "long", "plain", body)
-            tuned = in_process(store, "long", "decorated", body)
-        ratio = tuned["seconds"] / first["seconds"]
-        rows = [*rows, {"nest": f"long, {body}", "plain_s": first["seconds"], "ratio": ratio, **tuned}]
-        text += (
-            f"\nlong call, {body}: plain {first['seconds']:.1f} s, first decorated call {tuned['seconds']:.1f} s "
-            f"({ratio:.2f}x), of which tuning {tuned['tuning_s']:.1f} s, plan {tuned['plan']}"
-        )
-    return rows, text
+        rows = [attempt(f"long, {body}", measure_long, body, given, clock) for body in long_call.BODIES]
+    else:
+        rows = []
+        for done, name in enumerate(names):
+            rows.append(attempt(name, measure, name, given, clock, clock.left_s / (len(names) - done)))
+    order = [*nests(), *(f"long, {body}" for body in long_call.BODIES)]
+    rows = list(common.with_earlier("tuning", "nest", rows, order, given.out))
+    common.write("tuning", rows, report(rows), given.out)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,18 @@ import fakes
 import pytest
 
 import autoloop
-from autoloop import _decide
+from autoloop import _stores
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_of_the_user():
+    """None of the user's settings; nor those of our own plugin, which turns tuning off where it is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AUTOLOOP_")]:
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +38,9 @@ def own_store(stores, monkeypatch):
     folder = stores / str(next(_numbers))
     monkeypatch.setenv("AUTOLOOP_CACHE_DIR", str(folder))
     yield folder
-    for store in _decide._stores.values():
+    for store in _stores.stores.values():
         store.close()
-    _decide._stores.clear()
+    _stores.stores.clear()
 
 
 @pytest.fixture

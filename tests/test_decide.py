@@ -17,9 +17,9 @@ from autoloop import (
     AutoloopWarning,
     MissError,
     _config,
-    _decide,
     _program,
     _signature,
+    _stores,
     _timing,
     _tune,
     _wisdom,
@@ -45,7 +45,7 @@ def tuned(form="inline", **options):
 
 
 def stored():
-    return dict(_decide.store_of(_config.current()).items())
+    return dict(_stores.store_of(_config.current()).items())
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_record_whose_winner_does_not_fit_is_a_miss(plan, tunings):
     tuned()(XS)
     ((key, record),) = stored().items()
     trials = (*record.trials, record.trials[1].replace(plan=plan))
-    _decide.store_of(_config.current()).put(key, record.replace(winner=plan, trials=trials))
+    _stores.store_of(_config.current()).put(key, record.replace(winner=plan, trials=trials))
     fun = tuned()
     assert fun.plan(XS) is None
     assert_same(jax.jit(total)(XS), fun(XS))
@@ -155,7 +155,7 @@ def test_a_record_with_a_loser_that_is_not_known_here_is_used(loser, tunings):
     tuned("eager")(XS)
     ((key, record),) = stored().items()
     trials = (*record.trials, record.trials[1].replace(plan=loser))
-    _decide.store_of(_config.current()).put(key, record.replace(trials=trials))
+    _stores.store_of(_config.current()).put(key, record.replace(trials=trials))
     fun = tuned("eager")
     assert_same(jax.jit(total)(XS), fun(XS))
     assert str(fun.plan(XS)) == "0=eager"
@@ -447,7 +447,7 @@ def test_trouble_with_the_store_costs_one_warning_never_the_call(trouble, form, 
 def test_a_damaged_entry_is_tuned_again(tunings, own_store):
     tuned()(XS)
     ((key, _),) = stored().items()
-    _decide.store_of(_config.current()).close()
+    _stores.store_of(_config.current()).close()
     with sqlite3.connect(own_store / "cache.db") as connection:
         connection.execute("UPDATE Cache SET value = '{}' WHERE key = ?", (key,))
     connection.close()
@@ -477,7 +477,25 @@ def test_a_tuning_that_fails_costs_one_warning_and_is_not_tried_again(monkeypatc
     assert len(calls) == 1
     assert fun.report(XS).winner == "as-written"
     assert "failed" in fun.report(XS).verdict
-    assert stored() == {}  # another process may have more luck
+    (record,) = stored().values()
+    _stores.stores.clear()
+    assert tuned().report(XS) == record  # another process does not try it again at once
+
+
+def test_a_tuning_that_failed_is_tried_again_an_hour_later(monkeypatch, told, tunings):
+    with monkeypatch.context() as patch:
+        patch.setattr(_tune, "tune", lambda request: 1 / 0)
+        tuned()(XS)
+    (record,) = stored().values()
+    assert tunings == []
+    assert record.created < record.expires
+    monkeypatch.setattr(_tune, "now", lambda later_s=0.0: record.expires)
+    fun = tuned()
+    assert fun.plan(XS) is None
+    fun(XS)
+    assert len(tunings) == len(told()) == 1
+    assert str(fun.plan(XS)) == "0=inline"
+    assert stored()[_signature.digest(record.key)].expires == ""
 
 
 def test_a_search_that_fails_costs_one_warning(monkeypatch, told):
@@ -558,7 +576,7 @@ def test_xla_options_are_no_hint_where_forms_are_given():
     ((key, record),) = stored().items()
     plan = "xla_backend_optimization_level=1"
     trials = (*record.trials, record.trials[1].replace(plan=plan))
-    _decide.store_of(_config.current()).put(key, record.replace(winner=plan, trials=trials))
+    _stores.store_of(_config.current()).put(key, record.replace(winner=plan, trials=trials))
     assert [trial.plan for trial in tuned().warmup(ramp(5, 2)).trials] == ["as-written", "0=inline"]
 
 

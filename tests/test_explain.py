@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from helpers import ramp
 from jax import lax
+from jax.experimental import io_callback
 
 from autoloop import MissError, Record, Trial, _explain, _signature, _wanted, _wisdom, autoloop, settings
 from autoloop._store import Store
@@ -206,7 +207,7 @@ def test_explain_miss_of_a_call(tunings):
 
 def test_explain_miss_where_nothing_is_looked_up():
     assert "there is no loop" in autoloop(lambda x: x + 1).explain_miss(XS)
-    loud = autoloop(lambda xs: lax.scan(lambda c, x: (jax.debug.print("{}", x), (c, c))[1], 0.0, xs))
+    loud = autoloop(lambda xs: lax.scan(lambda c, x: (io_callback(print, None, x), (c, c))[1], 0.0, xs))
     assert "side effects" in loud.explain_miss(XS)
 
     def outer(w):

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.extend import core as jec
 
-from autoloop import _apply, _jaxpr, _legal, _outline, _plan
+from autoloop import _apply, _jaxpr, _legal, _outline, _plan, autoloop
 from autoloop._forms import FORMS
 from autoloop._forms.distribute import Distribute
 from autoloop._loops import find_loops
+from autoloop._records import Status
 
 FORM = Distribute()
 FORMS_BY_NAME = {f.name: f for f in (*FORMS, FORM)}
@@ -638,22 +639,63 @@ def check_random(body, transform):
         plans = [p for p in legal_plans(fun, *args) if p]
         wanted, *got = results(fun, plans, args, transform)
         for plan, have in zip(plans, got, strict=True):
-            assert_same(have, wanted, 1e-11, plan)
+            assert_same(have, wanted, 1e-12, plan)
+
+
+def as_it_is(fun, _):
+    return fun
 
 
 @given(bodies())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=24, deadline=None)
 def test_random_bodies(body):
-    check_random(body, lambda fun, _: fun)
+    check_random(body, as_it_is)
+
+
+def may_tie(body):
+    """Where values tie, the loop and its reduction share the gradient of a maximum out otherwise."""
+    return any(rule == "max" for rule, _ in body["carries"])
+
+
+@pytest.mark.parametrize("transform", [values_and_gradient, batched])
+@given(body=bodies())
+@settings(max_examples=5, deadline=None, derandomize=True)
+def test_random_bodies_under_transformations(transform, body):
+    check_random(body, as_it_is if may_tie(body) and transform is values_and_gradient else transform)
 
 
 @pytest.mark.fuzz
-@given(bodies())
-@settings(max_examples=300, deadline=None)
-def test_more_random_bodies(body):
-    # Where values tie, the loop and its reduction share the gradient of a maximum out otherwise.
-    tie = any(rule == "max" for rule, _ in body["carries"])
-    check_random(body, (lambda fun, _: fun) if tie else values_and_gradient)
+@pytest.mark.parametrize("transform", [values_and_gradient, batched])
+@given(body=bodies())
+@settings(max_examples=200, deadline=None)
+def test_more_random_bodies(transform, body):
+    check_random(body, as_it_is if may_tie(body) and transform is values_and_gradient else transform)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def products(w, xs):
+    """Distributed, the products of all iterations stand side by side."""
+    return lax.scan(lambda h, x: (h * 0.5 + jnp.sin(jnp.outer(x, x) @ w).sum(), None), 0.0, xs)[0]
+
+
+def test_what_needs_more_memory_than_allowed_is_skipped_with_the_numbers(quick):
+    args = ramp(16, 16), ramp(50, 16)
+
+    def tuned(limit):
+        return autoloop(forms=["distribute"], max_memory_bytes=limit)(products).warmup(*args)
+
+    free = tuned(None)
+    written, distributed = free.trials[0], free.trial("0=distribute(heavy)")
+    assert distributed.ok
+    assert distributed.peak_bytes > 2 * written.peak_bytes
+    limit = (written.peak_bytes + distributed.peak_bytes) // 2
+    record = tuned(limit)
+    skipped = record.trial("0=distribute(heavy)")
+    assert skipped.status is Status.SKIPPED
+    assert skipped.reason == f"needs {distributed.peak_bytes:,} bytes of memory, {limit:,} are allowed or free"
+    assert record.winner != "0=distribute(heavy)"
 
 
 # ---------------------------------------------------------------- what moves

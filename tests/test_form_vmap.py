@@ -229,7 +229,7 @@ def test_gradient(name, size):
 
     # A gradient is as weak as the program it comes from: jax 0.8 alone differs by that.
     got = jax.jit(jax.grad(total(planned(f"0=vmap({size})", fun, X))))(X)
-    assert_same(got, jax.jit(jax.grad(total(fun)))(X), rtol=1e-4, atol=1e-5, weak=False)
+    assert_same(got, jax.jit(jax.grad(total(fun)))(X), rtol=1e-4, atol=5e-5, weak=False)
 
 
 @pytest.mark.parametrize("name", ["nested_map", "reverse_all", "jitted_body", "branches", "inner_while"])
@@ -424,7 +424,7 @@ def test_refuses_parameters(parameter):
 
 @pytest.mark.parametrize(
     ("length", "ladders"),
-    [(0, ()), (1, ()), (2, ((2,), ())), (64, ((64,), (16,))), (1000, ((1000,), (16, 64, 256)))],
+    [(0, ()), (1, ()), (2, ((2,), ())), (32, ((32,), (8,))), (1000, ((1000,), (8, 32, 128)))],
 )
 def test_ladders(length, ladders):
     (loop,) = loops_of(lambda x: lax.scan(lambda c, v: (c, v * 2), None, x), jnp.zeros(length))

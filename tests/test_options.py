@@ -134,7 +134,7 @@ GOOD = [
     {"expected_calls": 1},
     {"max_memory_bytes": 10**12},
     {"forms": tuple(ALL_FORMS)},
-    {"forms": iter(["unroll", "inline"])},
+    pytest.param({"forms": iter(["unroll", "inline"])}, id="an iterator"),
     {"forms": {"unroll"}},
     {"progress": True},
     {"progress": False},
@@ -169,3 +169,11 @@ def test_options_reach_the_search_and_the_gate():
     assert found.rules == Rules(margin=0.1, expected_calls=7)
     assert found.tolerance == Tolerance(rtol=0.5, atol=0.25, bitwise=True)
     assert found.allowed_forms == ("inline",)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [({}, "call"), ({"max_memory_bytes": 5}, "call, max_memory_bytes=5"), ({"margin": 0.1}, "call, margin=0.1")],
+)
+def test_records_of_other_rules_are_not_taken(options, part):
+    assert _options.check(options).context() == part

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from autoloop import _choose, _space
@@ -49,12 +51,14 @@ LADDERS = {
     "unroll": ((2, 4, 8, 16), (100,)),
     "inline": ((None,),),
     "python": ((1,), (16,)),
+    "vmap": ((100,), (8, 32)),
+    "distribute": (("heavy",), ("all",)),
 }
 
 
-def axis(path, work=1.0, forms=("unroll", "inline", "python")):
-    ladders = [tuple(Choice(path, f, p) for p in ladder) for f in forms for ladder in LADDERS[f]]
-    return Axis(path, work, tuple(ladders))
+def axis(path, work=1.0, forms=("unroll", "inline", "python"), first=()):
+    ladders = [tuple(Choice(path, f, p) for p in ladder) for f in (*first, *forms) for ladder in LADDERS[f]]
+    return Axis(path, work, tuple(ladders), sum(len(LADDERS[f]) for f in first))
 
 
 def copies(plan):
@@ -149,6 +153,52 @@ def test_loops_are_searched_by_work_and_what_helps_is_kept():
     found = run(table, [axis((0,), 1.0), axis((0, 0), 5.0)])
     assert found.winner == "0=unroll(2) 0/0=unroll(8)"
     assert table.tried[1].startswith("0/0=")
+
+
+def nest(first=("vmap", "distribute")):
+    """An outer loop with little work of its own around a busy one."""
+    return [axis((0,), 1.0, first=first), axis((0, 0), 5.0, first=first)]
+
+
+def test_forms_that_come_first_are_tried_on_all_loops_from_the_outermost_in():
+    table = Table({"0=vmap(100)": 0.5, "0=vmap(100) 0/0=distribute(heavy)": 0.3})
+    found = run(table, nest())
+    assert found.winner == "0=vmap(100) 0/0=distribute(heavy)"
+    assert table.tried[:5] == ["as-written", "0=vmap(100)", "0=vmap(8)", "0=vmap(32)", "0=distribute(heavy)"]
+    early = [k for k, text in enumerate(table.tried) if "unroll" not in text and "python" not in text]
+    assert early[:10] == list(range(10))
+
+
+def test_a_large_gain_on_the_outer_loop_is_found_before_inner_ones_use_the_budget_up():
+    # Each trial takes 1 s of 10: the busy inner loop alone has seven rungs that gain nothing.
+    table = Table({"0=distribute(heavy)": 0.05}, default=0.99, spent_s=1.0)
+    found = run(table, nest(first=("distribute",)), budget=10.0)
+    assert found.winner == "0=distribute(heavy)"
+    assert not found.complete
+
+
+def side_by_side(path, length=100):
+    return replace(axis(path), length=length, together=(Choice(path, "inline"),))
+
+
+def test_loops_of_one_length_side_by_side_are_tried_together():
+    # The backward pass of a gradient reads what the forward pass stacked: neither gains much alone.
+    table = Table({"0=inline 1=inline": 0.5}, default=1.05)
+    found = run(table, [side_by_side((0,)), side_by_side((1,))], size=lambda plan: 10.0)
+    assert found.winner == "0=inline 1=inline"
+    assert table.tried[1] == "0=inline 1=inline"
+
+
+@pytest.mark.parametrize("other", [side_by_side((1,), 99), side_by_side((0, 0)), axis((1,))])
+def test_loops_that_do_not_go_together_are_not(other):
+    table = Table({})
+    run(table, [side_by_side((0,)), other], size=lambda plan: 10.0)
+    assert not [t for t in table.tried if t.count("inline") == 2]
+
+
+def test_the_second_pass_tries_what_comes_first_too():
+    table = Table({"0/0=unroll(8)": 0.7, "0=vmap(8) 0/0=unroll(8)": 0.4})
+    assert run(table, nest()).winner == "0=vmap(8) 0/0=unroll(8)"
 
 
 def test_a_loop_is_visited_again_when_another_changed():

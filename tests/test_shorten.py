@@ -77,7 +77,7 @@ class Clock:
     def __init__(self, fixed, rate):
         self.fixed, self.rate, self.asked = fixed, rate, []
 
-    def __call__(self, short):
+    def __call__(self, short, share):
         work = sum(loop.work for loop in short.loops if len(loop.path) == 1)
         self.asked.append(work)
         return self.fixed + self.rate * work
@@ -118,6 +118,33 @@ def test_a_program_that_only_looked_long_is_run_whole():
     whole = long_program(2_000_000)
     work = sum(loop.work for loop in whole.loops)
     assert _shorten.fit(whole, 30.0, Clock(0.0, 0.2 / work)) is None
+
+
+@pytest.mark.parametrize(("guess_s", "probed"), [(1.1, False), (1.3, True)])
+def test_what_is_estimated_short_is_not_probed(guess_s, probed, monkeypatch):
+    monkeypatch.setattr(_estimate, "seconds", lambda jaxpr: guess_s)
+    clock = Clock(0.0, 1e-9)
+    assert _shorten.fit(long_program(), 30.0, clock) is None
+    assert bool(clock.asked) == probed
+
+
+def test_one_probe_suffices_where_even_its_overhead_times_the_shares_is_short():
+    whole = long_program(2_000_000)
+    work = sum(loop.work for loop in whole.loops)
+    clock = Clock(1e-6, 0.3 / work)
+    assert _shorten.fit(whole, 30.0, clock) is None
+    assert len(clock.asked) == 1
+
+
+@pytest.mark.parametrize(("probe_s", "most"), [(0.0, 6), (10.0, 2)])
+def test_probes_that_compile_for_long_are_no_more_than_two(probe_s, most):
+    whole = long_program(500_000_000)
+    work = sum(loop.work for loop in whole.loops)
+    clock = Clock(0.0, 1.0 / work)  # far faster than estimated, so that the target is reached in steps
+    found = _shorten.fit(whole, 30.0, clock, lambda: probe_s * len(clock.asked))
+    assert found.whole_s == pytest.approx(1.0, rel=1e-3)
+    assert 2 <= len(clock.asked) <= most
+    assert (len(clock.asked) > 2) == (probe_s == 0.0)
 
 
 def test_timer_copies_what_is_donated():

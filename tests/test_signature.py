@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -593,6 +594,7 @@ class _Device:
     """A device of another kind."""
 
     platform, device_kind = "gpu", "H200"
+    client = SimpleNamespace(platform_version="cuda 12090")
 
 
 def test_the_device_and_the_versions_are_parts(monkeypatch):
@@ -601,7 +603,7 @@ def test_the_device_and_the_versions_are_parts(monkeypatch):
     monkeypatch.setattr(_signature, "version", lambda package: "0.0.2")
     monkeypatch.setattr(_signature, "device_of", lambda places: (_Device(), 4))
     after = parts_of(decay(0.5), XS)
-    assert after["versions"] == "jax 0.0.1, jaxlib 0.0.2"
+    assert after["versions"] == "jax 0.0.1, jaxlib 0.0.2, driver cuda 12090"
     assert after["device"] == "gpu H200 x4"
     assert {name for name in PARTS if before[name] != after[name]} == {"versions", "device"}
 

@@ -15,7 +15,7 @@ import pytest
 from diskcache.core import MODE_PICKLE, MODE_RAW, MODE_TEXT
 
 import autoloop
-from autoloop import AutoloopWarning, Record, Status, Trial, _config, _decide, _store, _wisdom
+from autoloop import AutoloopWarning, Record, Status, Trial, _config, _store, _stores, _wisdom
 from autoloop._records import SCHEMA
 from autoloop._store import Store
 
@@ -697,7 +697,7 @@ def test_nothing_is_made_in_the_current_directory(variables, elsewhere, monkeypa
     home, current = elsewhere
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(home=home))
-    store = _decide.store_of(_config.current())
+    store = _stores.store_of(_config.current())
     store.put("key", make_record())
     assert store.get("key") == make_record()
     assert store.folder.is_relative_to(home)
@@ -707,7 +707,7 @@ def test_nothing_is_made_in_the_current_directory(variables, elsewhere, monkeypa
 def test_an_empty_cache_dir_is_not_the_current_directory(elsewhere):
     home, current = elsewhere
     with autoloop.settings(cache_dir=""):
-        store = _decide.store_of(_config.current())
+        store = _stores.store_of(_config.current())
     store.put("key", make_record())
     assert list(current.iterdir()) == []
     assert store.folder.is_relative_to(home)

@@ -23,6 +23,13 @@ def forever():
     return math.inf
 
 
+def test_no_more_rounds_go_to_a_plan_that_is_slower_than_the_best_beyond_a_tie():
+    (timing,), _ = race(Fake(1.0), [Fake(0.55, 0.6)], 0.03, forever, best=0.5)
+    assert timing.rounds == MIN_ROUNDS
+    (timing,), _ = race(Fake(1.0), [Fake(0.49, 0.55)], 0.03, forever, best=0.5)
+    assert timing.rounds == MAX_ROUNDS
+
+
 @pytest.mark.parametrize(("count", "rank"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)])
 def test_interval_ranks_are_those_of_the_binomial_table(count, rank):
     # Le Boudec 2010, appendix A: the 95 % interval of a median runs from sample rank+1 to n-rank.
@@ -76,6 +83,8 @@ def test_slow_candidate_is_not_multiplied_by_the_batch():
     ("seconds", "rounds"),
     [
         ((3.0,), 2),  # hopeless
+        ((1.4,), 3),  # so too, but it takes a round more to tell
+        ((1.2, 1.4), MIN_ROUNDS),
         ((0.5,), MIN_ROUNDS),  # settled: no spread at all
         ((1.2,), MIN_ROUNDS),
         ((0.7, 1.2), MAX_ROUNDS),  # never settles

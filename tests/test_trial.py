@@ -204,13 +204,13 @@ def test_warnings_of_candidates_are_not_shown_again(clock):
     assert measured(clock, Loud(clock)).ok
 
 
-def test_guarded_warns_once_and_gives_none():
+def test_guarded_warns_once_and_gives_what_stands_for_failure():
     def boom():
         raise OSError("disk")
 
     with pytest.warns(AutoloopWarning, match=r"tuning f failed \(OSError: disk\); running as written"):
-        assert _trial.guarded(boom, "tuning f") is None
-    assert _trial.guarded(lambda: 3, "x") == 3
+        assert _trial.guarded(boom, "tuning f", str.upper) == "OSERROR: DISK"
+    assert _trial.guarded(lambda: 3, "x", str) == 3
 
 
 # ---------------------------------------------------------------- the machine

@@ -7,7 +7,7 @@ iterations. Pays for short loops; compile time grows with the length, often fast
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
 from jax import lax
@@ -23,6 +23,8 @@ class Inline(Form):
     """The jitted outer loop."""
 
     name = "inline"
+    goes_together: ClassVar[bool] = True
+    keeps_effects = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         return None

@@ -113,8 +113,8 @@ class _ChunkedLoop:
         return scan.split_outputs(values[:outs]), (inputs[: scan.num_consts], inputs[scan.num_consts :])
 
     def prepare(self, specs: Sequence[Any], cost: _host.Cost) -> list[Any]:
-        consts, init, xs = self._scan.split_inputs(specs)
-        state = self._start.prepare(init, cost)
+        consts, _, xs = self._scan.split_inputs(specs)
+        state = self._start.prepare(specs, cost)
         for step in (self._step if self._rounds else None, self._rest):
             if step is not None:
                 step.prepare([*state, *consts, *xs], cost)
@@ -122,8 +122,8 @@ class _ChunkedLoop:
         return [*(carry if self._finish is None else self._finish.prepare(carry, cost)), *ys]
 
     def __call__(self, *values: Any) -> list[Any]:
-        consts, init, xs = self._scan.split_inputs(values)
-        state = self._start.run(*init)
+        consts, _, xs = self._scan.split_inputs(values)
+        state = self._start.run(*values)
         step, inputs = self._step.run, (*consts, *xs)
         for _ in range(self._rounds):
             state = step(*state, *inputs)

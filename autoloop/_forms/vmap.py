@@ -10,19 +10,20 @@ differs between iterations runs both branches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from autoloop import _jaxpr
-from autoloop._carries import PASSED, Counter, carry_roles, flatten, live, why_not_at_once
+from autoloop._atoms import live
+from autoloop._carries import PASSED, Counter, carry_roles, flatten, why_not_at_once
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
 from autoloop._plan import Parameter
 
-_BATCHES = (16, 64, 256)
+_BATCHES = (8, 32, 128)
 
 # Calls to look into. Custom derivatives stay whole: a carry that only passes through such a call
 # has its derivative changed every iteration.
@@ -35,6 +36,7 @@ class Vmap(Form):
 
     name = "vmap"
     takes = "NUMBER"
+    comes_first: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         if not isinstance(parameter, int) or not 1 <= parameter <= max(loop.length, 1):

@@ -13,7 +13,7 @@ a may overflow where h itself would not; where a max ties, its gradient may be s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from autoloop import _jaxpr
 from autoloop._carries import why_not_at_once
@@ -29,6 +29,7 @@ class Associative(Form):
     """The solved recurrence."""
 
     name = "associative"
+    comes_first: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         return why_not_at_once(loop) or Schedule(loop.scan, loop.scan.body).why_not

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.extend import core as jec
 
 from autoloop import _jaxpr
-from autoloop._carries import carry_roles, flatten, live
+from autoloop._atoms import live
+from autoloop._carries import carry_roles, flatten
 from autoloop._forms.associative._linear import AFFINE, MAX, MIN, Ring, why_not_linear
 
 # Calls to look into. Remat and custom derivatives stay whole: equations are evaluated apart from

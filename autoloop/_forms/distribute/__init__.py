@@ -14,7 +14,7 @@ Where values tie, the gradient of a maximum may be shared out otherwise than by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from autoloop import _jaxpr
 from autoloop._form import Form, Site
@@ -34,6 +34,7 @@ class Distribute(Form):
 
     name = "distribute"
     takes = "heavy|all|NUMBER"
+    comes_first: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         if loop.effects:

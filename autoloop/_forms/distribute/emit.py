@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoloop import _jaxpr, _parts
-from autoloop._forms.distribute._ir import is_literal, variables
+from autoloop._atoms import is_literal, variables
 from autoloop._forms.distribute.graph import Component
 from autoloop._forms.distribute.groups import Group, Schedule
 from autoloop._forms.distribute.reductions import Totals

@@ -16,7 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from autoloop import _jaxpr
-from autoloop._forms.distribute._ir import Body, is_literal, variables
+from autoloop._atoms import is_literal, variables
+from autoloop._forms.distribute._ir import Body
 from autoloop._forms.distribute.weights import why_pinned
 
 

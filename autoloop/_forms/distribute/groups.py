@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloop import _jaxpr
-from autoloop._forms.distribute._ir import Body, is_literal, variables
+from autoloop._atoms import is_literal, variables
+from autoloop._forms.distribute._ir import Body
 from autoloop._forms.distribute.graph import Component, Facts, Graph
 from autoloop._forms.distribute.reductions import find_reductions
 from autoloop._forms.distribute.weights import Weight, weigh

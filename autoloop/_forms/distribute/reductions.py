@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from autoloop import _jaxpr
-from autoloop._forms.distribute._ir import apply, variables
+from autoloop._atoms import variables
+from autoloop._forms.distribute._ir import apply
 from autoloop._forms.distribute.graph import Facts
 from autoloop._forms.distribute.weights import is_matrix_product
 

@@ -31,7 +31,9 @@ class Until(Form):
     """The loop that ends when it is done."""
 
     name = "until"
+    comes_first: ClassVar[bool] = True
     reverse_differentiable: ClassVar[bool] = False
+    stops_early: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         if loop.effects:

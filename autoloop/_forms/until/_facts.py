@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from autoloop import _jaxpr
-from autoloop._forms.until._slices import Place, is_literal, literal_value, variables
+from autoloop._atoms import is_literal, literal_value
+from autoloop._forms.until._slices import Place, names
 
 Path = tuple[int, ...] | None  # None: in a branch, which need not run, so that nothing there is a condition
 
@@ -76,7 +77,7 @@ class Reading:
 def read_body(body: _jaxpr.Jaxpr, assumed: Assumption | None = None) -> Reading:
     """Derives the facts of a body, given an assumption that may hold when an iteration starts."""
     reader = _Reader(assumed)
-    _, invars, _ = variables(body)
+    _, invars, _ = names(body)
     inputs = [
         reader.placed(Place((), var), Fact(frozenset({i}), same=i, number=reader.number_of(("input", i))))
         for i, var in enumerate(invars)
@@ -233,7 +234,7 @@ class _Reader:
 
     def run(self, jaxpr: _jaxpr.Jaxpr, inputs: Sequence[Fact], path: Path) -> list[Fact]:
         """Facts about a jaxpr's outputs from those about its inputs."""
-        constants, invars, outvars = variables(jaxpr)
+        constants, invars, outvars = names(jaxpr)
         fresh = [Fact(number=self.number_of(var)) for var in constants]
         env = dict(zip([*constants, *invars], [*fresh, *inputs], strict=True))
         for index, eqn in enumerate(_jaxpr.direct_equations(jaxpr)):

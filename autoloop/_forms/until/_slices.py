@@ -6,39 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend import core as jec
-
 from autoloop import _jaxpr
+from autoloop._atoms import live
 
-# ---------------------------------------------------------------- to move into _jaxpr.py
 
-
-def variables(jaxpr: _jaxpr.Jaxpr) -> tuple[list[Any], list[Any], list[Any]]:
+def names(jaxpr: _jaxpr.Jaxpr) -> tuple[list[Any], list[Any], list[Any]]:
     """(constants, inputs, outputs) of a closed jaxpr, as it names them; outputs may be literals."""
     opened = jaxpr.jaxpr
     return list(opened.constvars), list(opened.invars), list(opened.outvars)
 
 
-def literal_value(atom: Any) -> Any:
-    """The number a literal stands for; None for a variable."""
-    return atom.val if isinstance(atom, jec.Literal) else None
-
-
-def is_literal(atom: Any) -> bool:
-    """Whether an equation's input (or a jaxpr's output) is a constant written in place."""
-    return isinstance(atom, jec.Literal)
-
-
 def slice_to(jaxpr: _jaxpr.Jaxpr, outputs: Sequence[Any]) -> _jaxpr.Jaxpr:
     """The equations that `outputs` need, closed over no constants: (constants, inputs) -> outputs."""
-    constants, inputs, _ = variables(jaxpr)
-    needed = {v for v in outputs if not is_literal(v)}
-    kept = []
-    for eqn in reversed(_jaxpr.direct_equations(jaxpr)):
-        if not needed.isdisjoint(eqn.outvars):
-            kept.append(eqn)
-            needed.update(v for v in eqn.invars if not is_literal(v))
-    return _jaxpr.assemble(kept[::-1], [*constants, *inputs], outputs, jaxpr)
+    constants, inputs, _ = names(jaxpr)
+    kept, _ = live(_jaxpr.direct_equations(jaxpr), outputs)
+    return _jaxpr.assemble(kept, [*constants, *inputs], outputs, jaxpr)
 
 
 # ---------------------------------------------------------------- one value of a body

@@ -20,11 +20,13 @@ class Answer:
     miss: _explain.Miss | None = None
 
 
-def answer(function: Function, program: Program | None, call: Call, parts: Mapping[str, str], store: Store) -> Answer:
-    """Why a call misses, or that it does not."""
+def answer(
+    function: Function, program: Program | None, call: Call, parts: Mapping[str, str], store: Store, allowed: bool
+) -> Answer:
+    """Why a call misses, or that it does not; `allowed` says whether trials may have side effects."""
     if program is None:
         return Answer(f"{function.name}: nothing is looked up, for it closes over values of an outer trace")
-    if reason := why_untuned(program):
+    if reason := why_untuned(program, allowed):
         return Answer(f"{function.name}: nothing is looked up: {reason}")
     found = miss(function, program, call, parts, store)
     if found is None:

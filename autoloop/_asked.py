@@ -1,0 +1,163 @@
+"""What a decorated function answers and is told: its plan, its record, its candidates; warming up."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from autoloop import _config, _made, _options, _tune
+from autoloop._call import Call
+from autoloop._decide import Decider
+from autoloop._decision import Decision
+from autoloop._pinned import Pinned
+from autoloop._plan import Plan
+from autoloop._program import Args, Function, Kwargs, Program, check_plan, runs_on_host
+from autoloop._records import Record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Asked(Generic[P, R]):
+    """The methods of a decorated function other than calling it; none of them tunes but `warmup`."""
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Function, options: _options.Options) -> None:
+        functools.update_wrapper(self, function.fun)
+        self._function, self._options = function, options
+        self._decider = Decider(function, options)
+        self._pins: dict[Plan, Pinned[P, R]] = {}
+        self._reset()
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the function."""
+        raise NotImplementedError
+
+    def _reset(self) -> None:
+        """Forgets what the hot path holds: it is to ask again."""
+        raise NotImplementedError
+
+    def _forget_fast(self, call: Call) -> None:
+        """If the hot path holds as-written for want of a record, lets it look again."""
+        raise NotImplementedError
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Binds as a plain function does, so that methods can be decorated."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<autoloop {self._function.name}>"
+
+    def using(self, plan: str | Plan) -> Pinned[P, R]:
+        """The function pinned to one plan, whatever is remembered.
+
+        Args:
+            plan: a `Plan` or its text, for example `"0=python(1) 0/0=unroll(8)"` or `"as-written"`.
+
+        Raises:
+            TypeError: neither a plan nor a text.
+            ValueError: not the text of a plan, or a form that does not exist. Whether the loops exist
+                shows when it is called.
+        """
+        return self._pin(check_plan(plan))
+
+    def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
+        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes."""
+        found = self._known(args, kwargs)
+        return None if found is None else found.plan
+
+    def report(self, /, *args: P.args, **kwargs: P.kwargs) -> Record | None:
+        """The record behind the plan in force, which prints as a table; None if there is none."""
+        found = self._known(args, kwargs)
+        return None if found is None else found.record
+
+    def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
+        """The plans that tuning may try for these arguments, as written first; none is tried now."""
+        call = Call.of(self._function, args, kwargs)
+        program = Program.trace(self._function, call.key, args, kwargs)
+        if program is None:
+            return [Plan()]
+        return list(_tune.space(program, self._options, call.device.platform).plans())
+
+    def warmup(self, /, *args: Any, under: str | None = None, **kwargs: Any) -> Record:
+        """Tunes for these arguments now, unless a record is remembered, and returns the record.
+
+        Args:
+            *args: arrays, or `jax.ShapeDtypeStruct`s for which values are made: normal floats, zero
+                integers, real keys. Nothing is donated.
+            under: None for calls of the function itself. `"grad"` tunes forward and backward pass
+                together, gradients checked too; wherever the function is called under a trace, that
+                record's plan is preferred. (A function's own argument `under` is given by position.)
+            **kwargs: as `args`; `make_inputs=` as the option of the decorator, for this call.
+
+        Raises:
+            ValueError: `under` is neither, or there is nothing to differentiate.
+            RuntimeError: the mode forbids tuning, or the function closes over tracers.
+        """
+        if under not in (None, "grad"):
+            raise ValueError(f"under must be None or 'grad'; got {under!r}")
+        settings = _config.current(self._options.mode)
+        call = _made.call(self._function, self._options, args, kwargs)
+        if under == "grad":
+            record = self._decider.under_grad(call, settings)
+            self._reset()
+        else:
+            record = self._decider.decide(call, settings).record
+        if record is None:
+            raise RuntimeError(
+                f"{self._function.name} was not tuned: mode is {settings.mode!r}, which tunes only as 'tune'"
+            )
+        self._forget_fast(call)
+        return record
+
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """As `jax.jit(fun).lower`: the program of the plan in force, lowered; never tunes.
+
+        Where that plan needs a Python loop, it is the program that stands for it inside a trace.
+        """
+        return self._jitted(args, kwargs).lower(*args, **kwargs)
+
+    def trace(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """As `jax.jit(fun).trace`: the program of the plan in force, traced; see `lower`."""
+        return self._jitted(args, kwargs).trace(*args, **kwargs)
+
+    def eval_shape(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """As `jax.jit(fun).eval_shape`: shapes and dtypes of the result; nothing is compiled."""
+        return self._function.plain.eval_shape(*args, **kwargs)
+
+    def _jitted(self, args: Args, kwargs: Kwargs) -> Any:
+        found = None if _config.current(self._options.mode).mode == "off" else self._known(args, kwargs)
+        if found is None:
+            return self._function.plain
+        return self._pin(found.trace_plan if runs_on_host(found.plan) else found.plan).jitted
+
+    def forget(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Drops what is remembered, in memory and in the store.
+
+        With arguments (values or specs): for their signature. Without any: for the whole function.
+        """
+        call = Call.of(self._function, args, kwargs) if args or kwargs else None
+        self._decider.forget(call, _config.current(self._options.mode))
+        self._reset()
+
+    def explain_miss(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Why nothing is remembered for these arguments (values, tracers or specs); never tunes.
+
+        Returns:
+            What differs from the nearest stored record, and the command that would tune it; or that
+            there is no miss.
+        """
+        call = Call.of(self._function, args, kwargs)
+        return self._decider.explain(call, _config.current(self._options.mode)).text
+
+    def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
+        settings = _config.current(self._options.mode)
+        return self._decider.known(Call.of(self._function, args, kwargs), settings)
+
+    def _pin(self, plan: Plan) -> Pinned[P, R]:
+        if plan not in self._pins:
+            self._pins[plan] = Pinned(self._function, plan)
+        return self._pins[plan]
