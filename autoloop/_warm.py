@@ -18,7 +18,7 @@ from autoloop._call import Call
 from autoloop._dispatch import Autoloop
 from autoloop._entries import gain
 from autoloop._explain import differences
-from autoloop._records import Record
+from autoloop._records import AS_WRITTEN, Record
 from autoloop._signature import arguments_part
 from autoloop._specfile import Signature, SpecError, several
 from autoloop._store import Store
@@ -59,7 +59,7 @@ class Done:
         head = f"{self.target}({self.arguments})"
         if self.record is None or self.problem:
             return f"{head}: failed: {self.problem}"
-        faster = gain(self.record)
+        faster = None if self.record.winner == AS_WRITTEN else gain(self.record)
         how = f"tuned in {self.record.spent_s:.1f} s" if self.fresh else "was remembered"
         return f"{head}: {self.record.winner}{f', {faster:.2f}x as fast as written' if faster else ''}, {how}"
 

@@ -36,6 +36,11 @@ def test_new_forms_are_those_that_a_record_did_not_know(stored, allowed, new):
     assert _resume.new_forms(None, _options.check({"forms": allowed})) == ()
 
 
+def test_a_check_of_known_plans_knows_no_more_forms_than_the_search_before():
+    assert _resume.with_forms_of({"host": "h", "forms": "a b"}, make("a")) == {"host": "h", "forms": "a"}
+    assert _resume.with_forms_of({"host": "h", "forms": "a b"}, make(None)) == {"host": "h"}
+
+
 def test_only_plans_with_a_new_form_are_tried():
     space = _space.Space((), (), lambda plan: "illegal" if "9" in str(plan) else None, len, len)
     why_not = _resume.only(space, ["inline"]).why_not
