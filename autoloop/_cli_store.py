@@ -67,6 +67,8 @@ def row(entry: Entry) -> dict[str, Any]:
 def _state(entry: Entry) -> str:
     if entry.record is None:
         return f"unreadable: {entry.problem}"
+    if entry.record.expires:
+        return f"failed, tried again after {entry.record.expires}"
     return "complete" if entry.record.complete else "partial"
 
 

@@ -46,7 +46,8 @@ def _write(path: str, records: Mapping[str, Record]) -> None:
 
 
 def _export(given: argparse.Namespace) -> int:
-    every = dict(own_store().items())
+    # A record that expires is of a tuning that failed here: nobody else needs it.
+    every = {key: record for key, record in own_store().items() if not record.expires}
     found = _wisdom.matching(every, given.match)
     if not found:
         chosen = "" if given.match is None else f", of which none matches {given.match!r}"

@@ -19,7 +19,7 @@ from autoloop._program import Function, Program
 from autoloop._records import Record, Trial
 
 #: Batches, sequences in a batch, time steps, width of the network.
-_SIZES = (60, 16, 24, 48)
+SIZES = (60, 16, 24, 48)
 _BUDGET_S = 30.0
 #: The forms of the founding question: Python loop over a jitted step, fully eager, jitted Python loop.
 _CLASSICS = ("0=python(1)", "0=eager", "0=inline")
@@ -50,7 +50,7 @@ def program(weights: jax.Array, batches: jax.Array) -> tuple[jax.Array, jax.Arra
     return jax.lax.scan(one_batch, weights, batches)
 
 
-def arguments(sizes: tuple[int, int, int, int] = _SIZES) -> tuple[jax.Array, jax.Array]:
+def arguments(sizes: tuple[int, int, int, int] = SIZES) -> tuple[jax.Array, jax.Array]:
     """Weights and data of the demo, the same each time."""
     batches, sequences, steps, width = sizes
     weights_key, data_key = jax.random.split(jax.random.key(0))
@@ -58,7 +58,7 @@ def arguments(sizes: tuple[int, int, int, int] = _SIZES) -> tuple[jax.Array, jax
     return weights, jax.random.normal(data_key, (batches, sequences, steps, width))
 
 
-def measure(budget_s: float = _BUDGET_S, sizes: tuple[int, int, int, int] = _SIZES) -> Record:
+def measure(budget_s: float = _BUDGET_S, sizes: tuple[int, int, int, int] = SIZES) -> Record:
     """Tunes the demo program afresh and stores nothing; the classic forms are tried in any case."""
     function, options = Function(program), Options(budget_s=budget_s)
     call = Call.of(function, arguments(sizes), {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from autoloop import _jaxpr, _specs
+from autoloop import _jaxpr, _resume, _specs
 from autoloop._call import Call
 from autoloop._plan import Choice, Plan
 from autoloop._program import ALL_FORMS, Program
@@ -56,6 +56,7 @@ def merged(record: Record, earlier: Record) -> Record:
         trials=(*record.trials, *rest),
         complete=record.complete and earlier.complete,
         spent_s=record.spent_s + earlier.spent_s,
+        environment=_resume.with_forms_of(record.environment, earlier),
     )
 
 

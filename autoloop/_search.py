@@ -47,6 +47,7 @@ class _Search:
     dear: dict[Plan, None] = field(default_factory=dict)
     hint: Plan | None = None
     also: Sequence[Plan] = ()
+    settled: frozenset[Plan] = frozenset()
     spent_s: float = 0.0
     out_of_budget: bool = False
 
@@ -223,7 +224,7 @@ class _Search:
         base = self.trials[Plan()]
         ran = [(p, t) for p, t in self.trials.items() if not p.as_written and t.ok and t.ratio is not None]
         ran.sort(key=lambda pt: cost(pt[1], base, self.rules))
-        close = [p for p, t in ran if cost(t, base, self.rules) < 1.0]
+        close = [p for p, t in ran if cost(t, base, self.rules) < 1.0 and p not in self.settled]
         round_s = base.run_s or 0.0
         left_s = self.budget.seconds - self.spent_s
         room = _FINALISTS if round_s <= 0 else int(left_s / (LEAST_ROUNDS * round_s)) - 1
@@ -241,6 +242,7 @@ def search(
     known: Sequence[Trial] = (),
     hint: Plan | None = None,
     also: Sequence[Plan] = (),
+    settled: bool = False,
 ) -> Outcome:
     """Tries plans until the space or the budget is used up.
 
@@ -254,6 +256,7 @@ def search(
         hint: the winner for the same program with other sizes: tried first, and the search ends if it
             clears the margin.
         also: plans to try in any case, for whoever wants to see them.
+        settled: whether the known trials come from a search that was done: none of them is measured again.
 
     Returns:
         The trials, as written first, and the winner.
@@ -263,8 +266,9 @@ def search(
     """
     state = _Search(space, measure, budget, rules, hint=hint, also=also)
     for trial in known:
-        if trial.ratio is not None and trial.plan != AS_WRITTEN:
+        if trial.plan != AS_WRITTEN and (settled or trial.ratio is not None):
             state.trials[Plan.parse(trial.plan)] = trial.replace(spent_s=0.0)
+    state.settled = frozenset(state.trials if settled else ())
     try:
         state.run()
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _lockstep, _machine, _search, _shorten, _space, _trial
+from autoloop import _lockstep, _machine, _resume, _search, _shorten, _space, _trial
 from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._loops import Loop
@@ -140,14 +140,15 @@ def trial_all(request: Request, retouch: Callable[[Trial], Trial] = lambda trial
         Interrupted: on `KeyboardInterrupt`, with the partial record.
         Exception: what the function as written raises on these arguments.
     """
-    known = request.partial.trials if request.partial is not None else ()
-    spent_s = request.partial.spent_s if request.partial is not None else 0.0
+    before, fresh = request.partial, _resume.new_forms(request.partial, request.options)
     started = time.perf_counter()
     calibration = _machine.calibrate(), _machine.load()
     fit = _fit(request) if request.program.shortens else None
     allowed_s = request.budget_s if fit is None else fit.budget_s
-    spent_s += time.perf_counter() - started
-    budget = Budget(max(0.0, allowed_s - spent_s), request.options.max_memory_bytes)
+    before_s, setup_s = (before.spent_s if before is not None else 0.0), time.perf_counter() - started
+    # What an earlier tuning spent counts, but not where only forms that it did not know are to be timed.
+    left_s = allowed_s - setup_s - (0.0 if fresh else before_s)
+    budget = Budget(max(0.0, left_s), request.options.max_memory_bytes)
     bench = _bench(request, budget, fit)
     request.crew.begin(fit is not None)
     progress = Progress(request.program.function.name, budget.seconds, request.options.progress)
@@ -156,12 +157,14 @@ def trial_all(request: Request, retouch: Callable[[Trial], Trial] = lambda trial
         progress.step(str(plans[0]), best)
         return [retouch(trial) for trial in bench.measure(plans, best)]
 
-    what = _space_for(request, fit)
-    recorded = functools.partial(_record, request, bench, calibration, spent_s, fit)
+    what, known = _resume.only(_space_for(request, fit), fresh), _resume.known(before, request.program)
+    recorded = functools.partial(_record, request, bench, calibration, before_s + setup_s, fit)
+    search = functools.partial(_search.search, what, measure, budget, request.options.rules)
     try:
-        outcome = _search.search(what, measure, budget, request.options.rules, known, request.hint, request.also)
+        outcome = search(known, request.hint, request.also, settled=bool(fresh))
     except _space.SearchInterrupted as stop:
-        raise Interrupted(recorded(stop.outcome).replace(interrupted=True)) from None
+        kept = before if before is not None and fresh else recorded(stop.outcome).replace(interrupted=True)
+        raise Interrupted(kept) from None
     finally:
         progress.close()
     if fit is not None:
@@ -247,7 +250,7 @@ def _record(
     busy = _machine.busy_note(calibration[0], bench.spreads, calibration[1])
     long = "" if fit is None else fit.note
     notes = [*request.notes, *(note for note in (long, request.crew.note, busy, _trace_note(outcome)) if note)]
-    return Record(
+    record = Record(
         function=request.program.function.name,
         key=dict(request.key),
         winner=outcome.winner,
@@ -261,6 +264,7 @@ def _record(
         notes=tuple(notes),
         environment=_environment(request),
     )
+    return _resume.joined(record, request.partial, _resume.new_forms(request.partial, request.options))
 
 
 def _trace_note(outcome: _space.Outcome) -> str:
@@ -272,7 +276,8 @@ def _trace_note(outcome: _space.Outcome) -> str:
 def _environment(request: Request) -> dict[str, str]:
     xla_flags = os.environ.get("XLA_FLAGS", "")
     names = ("device", "host", "versions", "arguments")
-    return {**{name: request.key[name] for name in names if name in request.key}, "XLA_FLAGS": xla_flags}
+    found = {name: request.key[name] for name in names if name in request.key}
+    return {**found, "XLA_FLAGS": xla_flags, "forms": " ".join(request.options.allowed_forms)}
 
 
 def untuned(program: Program, key: Mapping[str, str], reason: str, expires: str = "") -> Record:

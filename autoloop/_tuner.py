@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoloop import _recheck, _signature, _specs, _trial, _tune, _variants
+from autoloop import _recheck, _resume, _signature, _specs, _trial, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
@@ -37,7 +37,9 @@ class Tuner:
         return self.options.budget_s if settings.budget_s is None else settings.budget_s
 
     def worth_resuming(self, record: Record, settings: Settings) -> bool:
-        """Whether there is budget left for a search that ended early: an interrupt's, or a larger one."""
+        """Whether there are new forms, or budget left for a search that ended early: an interrupt's, a larger one."""
+        if not record.expires and _resume.new_forms(record, self.options):
+            return True
         budget_s = self.budget_s(settings)
         grown = budget_s > _GROWN * record.budget_s
         return not record.complete and (grown or (record.interrupted and record.spent_s < budget_s))

@@ -17,7 +17,7 @@ from autoloop import _config, _specfile, _tune, _wanted
 from autoloop._call import Call
 from autoloop._dispatch import Autoloop
 from autoloop._explain import differences
-from autoloop._records import Record
+from autoloop._records import AS_WRITTEN, Record
 from autoloop._signature import arguments_part
 from autoloop._specfile import Signature, SpecError, several
 from autoloop._store import Store
@@ -58,7 +58,7 @@ class Done:
         head = f"{self.target}({self.arguments})"
         if self.record is None or self.problem:
             return f"{head}: failed: {self.problem}"
-        faster = self.record.gain
+        faster = None if self.record.winner == AS_WRITTEN else self.record.gain
         how = f"tuned in {self.record.spent_s:.1f} s" if self.fresh else "was remembered"
         return f"{head}: {self.record.winner}{f', {faster:.2f}x as fast as written' if faster else ''}, {how}"
 

@@ -32,6 +32,8 @@ class Rigour(NamedTuple):
 
 def rigour(record: Record) -> Rigour:
     """A record's rigour: whether its search ended by itself, its paired rounds, the seconds it took."""
+    if record.expires:  # of a tuning that failed: it says nothing of the plans
+        return Rigour(False, 0, 0.0)
     return Rigour(record.complete, sum(trial.rounds for trial in record.trials), record.spent_s)
 
 

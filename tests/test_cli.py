@@ -234,6 +234,16 @@ def test_export_of_a_part(store, tmp_path, capsys):
     assert "can't be written" in fails(["export", str(tmp_path / "no" / "w.json")], capsys, 1)
 
 
+def test_a_failed_tuning_stays_where_it_failed(store, tmp_path, capsys):
+    failed = make(expires="2026-01-01T01:00:00+00:00")
+    for key, record in keyed(failed, make("m.g")).items():
+        store.put(key, record)
+    prints(["export", str(tmp_path / "w.json")], capsys)
+    assert [record.function for record in _wisdom.read(tmp_path / "w.json").values()] == ["m.g"]
+    states = {row["function"]: row["state"] for row in json.loads(prints(["list", "--json"], capsys))}
+    assert states == {"m.f": "failed, tried again after 2026-01-01T01:00:00+00:00", "m.g": "complete"}
+
+
 def test_import_takes_only_what_is_more_rigorous(store, file, capsys):
     ours, path = keyed(make(rounds=50), make("m.g")), file("w.json", make(rounds=20), make("m.g", rounds=20))
     for key, record in ours.items():

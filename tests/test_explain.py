@@ -264,3 +264,17 @@ def test_a_function_that_can_not_be_imported_gets_advice_instead_of_a_command():
 def test_the_command_of_a_script_is_none():
     assert _wanted.importable(total._function) == f"{__name__}:total"
     assert _wanted.importable(autoloop(len)._function) is None  # builtins.len is not decorated
+
+
+def test_a_stored_record_of_an_older_schema_is_tuned_again_and_explained_before(own_store, tunings):
+    record = total.warmup(XS, SCALE)
+    key, store = _signature.digest(record.key), Store(own_store)
+    stale = json.dumps({**record.to_dict(), "schema": 0})
+    store._attempt(lambda cache: cache.set(key, stale))
+    total._decider._known.clear()
+    text = total.explain_miss(XS, SCALE)
+    assert "it is of this very call, but can't be read: record schema is 0, this version reads 1" in text
+    assert total.warmup(XS, SCALE).winner == "0=inline"
+    assert len(tunings) == 2
+    assert store.get(key) is not None
+    store.close()

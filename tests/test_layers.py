@@ -21,7 +21,7 @@ ROWS = (
     {"_forms", "_legal", "_apply", "_foretell", "_trial"},
     {"_program", "_lockstep", "_search"},
     {"_options", "_call", "_variants"},
-    {"_pinned", "_shorten", "_made"},
+    {"_pinned", "_shorten", "_made", "_resume"},
     {"_tune"},
     {"_decision", "_recheck", "_wanted"},
     {"_tuner", "_several", "_miss"},

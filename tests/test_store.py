@@ -579,8 +579,9 @@ for number in range(20):
 """
 
 
-def test_four_processes_that_write_at_once_lose_nothing(start_python, store, folder, tmp_path):
-    go, names = tmp_path / "go", ["a", "b", "c", "d"]
+@pytest.mark.parametrize("names", ["abcd", pytest.param("abcdefgh", marks=pytest.mark.slow)])
+def test_processes_that_write_at_once_lose_nothing(names, start_python, store, folder, tmp_path):
+    go = tmp_path / "go"
     writers = [start_python(WRITER.format(folder=str(folder), go=str(go), name=name)) for name in names]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"

@@ -404,3 +404,42 @@ def test_a_coarse_timer_and_a_noisy_machine_are_said(monkeypatch):
 
 def test_the_command_and_the_script_agree_on_what_is_imported(module):
     assert _warm.function("users_module:total") is module.total
+
+
+# ------------------------------------------------ jax's own cache
+
+COMPILED = """
+import jax, jax.numpy as jnp
+from jax import lax
+import fakes
+from autoloop import autoloop
+
+fakes.make_quick()
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if name.endswith("cache_hits") else None)
+
+@autoloop(forms=["inline"])
+def total(xs):
+    return lax.scan(lambda c, x: (c * 0.5 + x, c.sum()), jnp.zeros(2), xs)
+
+spec = jax.ShapeDtypeStruct((3, 2), jnp.float32)
+xs = jnp.zeros((3, 2))
+hits.clear()
+if {warm}:
+    total.warmup(spec)
+else:
+    total(xs)
+print(len(hits), str(total.plan(spec)))
+"""
+
+
+@pytest.mark.slow
+def test_warming_leaves_the_winners_executable_in_jaxs_cache(python, tmp_path):
+    variables = {
+        "AUTOLOOP_CACHE_DIR": str(tmp_path / "store"),
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    assert python(COMPILED.format(warm=True), **variables).split()[1] == "0=inline"
+    assert python(COMPILED.format(warm=False), **variables).split() == ["1", "0=inline"]

@@ -88,6 +88,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
 #: Pairs of which the second is more rigorous, or as rigorous and newer.
 RIGOUR = {
+    "not of a failure": (make(expires="2026-01-01", rounds=99), make(complete=False)),
     "complete": (make(complete=False, rounds=99, spent_s=99.0), make()),
     "samples": (make(spent_s=99.0), make(rounds=10)),
     "budget used": (make(created="2026-09-09"), make(spent_s=3.5)),
