@@ -19,7 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
 
-from autoloop import _config, _host, _options, _report, _tune
+from autoloop import _config, _host, _html, _options, _plot, _report, _tune
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import AS_WRITTEN, Decision
@@ -286,5 +286,7 @@ def _forced_plan(text: str) -> Plan:
         raise PlanError(f"AUTOLOOP_PLAN (or settings(plan=...)) is {text!r}: {error}") from None
 
 
-# A record prints as its report; the record itself, plain data, does not know how.
+# A record shows as its report; the record itself, plain data, does not know how.
 Record.__str__ = _report.text  # type: ignore[assignment,method-assign]
+Record._repr_html_ = _html.html  # type: ignore[method-assign]
+Record.plot = _plot.plot  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _machine, _search, _shorten, _space, _trial
+from autoloop import _machine, _search, _shorten, _space, _trial, _why
 from autoloop._inputs import Inputs
 from autoloop._loops import Loop
 from autoloop._options import Options
@@ -223,7 +223,8 @@ def _trace_note(outcome: _space.Outcome) -> str:
 def _environment(request: Request) -> dict[str, str]:
     xla_flags = os.environ.get("XLA_FLAGS", "")
     names = ("device", "host", "versions", "arguments")
-    return {**{name: request.key[name] for name in names if name in request.key}, "XLA_FLAGS": xla_flags}
+    found = {name: request.key[name] for name in names if name in request.key}
+    return {**found, "XLA_FLAGS": xla_flags, _why.LOOPS: _why.describe(request.program.loops)}
 
 
 def untuned(program: Program, key: Mapping[str, str], reason: str) -> Record:

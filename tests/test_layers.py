@@ -13,14 +13,14 @@ ROOT = Path(autoloop.__file__).parent
 #: the highest row that it can.
 ROWS = (
     {"_records", "_agree", "_inputs", "_machine", "_progress"},
-    {"_config", "_jaxpr", "_choose", "_report", "_store", "_timing"},
+    {"_config", "_jaxpr", "_choose", "_store", "_timing"},
     {"_outline", "_canonical"},
     {"_loops", "_parts", "_signature"},
     {"_host", "_plan", "_estimate", "_carries"},
-    {"_form", "_space", "_trial"},
-    {"_forms", "_legal", "_apply", "_search"},
+    {"_form", "_space", "_trial", "_why"},
+    {"_forms", "_legal", "_apply", "_search", "_report"},
     {"_program"},
-    {"_options", "_call", "_shorten"},
+    {"_options", "_call", "_shorten", "_html", "_plot"},
     {"_pinned", "_tune", "_specs"},
     {"_decision"},
     {"_decide"},
@@ -40,6 +40,9 @@ WITHOUT = {
     "_space": {"jax", "numpy", "time", "os", "diskcache"},
     "_plan": {"jax", "numpy", "time", "os", "diskcache"},
     "_report": {"jax", "numpy"},
+    "_html": {"jax", "numpy"},
+    "_plot": {"jax", "numpy"},
+    "_why": {"jax", "numpy", "time", "os", "diskcache"},
     "_store": {"jax", "numpy"},
 }
 
