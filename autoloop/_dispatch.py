@@ -288,5 +288,5 @@ def _forced_plan(text: str) -> Plan:
 
 # A record shows as its report; the record itself, plain data, does not know how.
 Record.__str__ = _report.text  # type: ignore[assignment,method-assign]
-Record._repr_html_ = _html.html  # type: ignore[method-assign]
-Record.plot = _plot.plot  # type: ignore[method-assign]
+Record._repr_html_ = _html.html  # type: ignore[assignment,method-assign]
+Record.plot = _plot.plot  # type: ignore[assignment,method-assign]

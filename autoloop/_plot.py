@@ -19,6 +19,8 @@ _CUT = 4.0
 _LABEL = 46
 #: Size in points of the numbers beside the dots of the scatter, and of one of their digits.
 _NUMBER_PT, _DIGIT_PT = 8.0, 5.0
+#: How far a dot and the winner's star reach, in points.
+_DOT_PT, _STAR_PT = 3.0, 9.0
 #: Where a number may stand beside its dot: angles in degrees, then distances in points.
 _ANGLES, _DISTANCES_PT = (0, 180, 90, 270, 45, 135, 225, 315), (9.0, 15.0, 22.0, 30.0)
 
@@ -45,12 +47,15 @@ def _short(plan: str) -> str:
     return plan if len(plan) <= _LABEL else plan[: _LABEL - 3] + "..."
 
 
-def place(points: Sequence[Point], texts: Sequence[str]) -> list[Point]:
-    """Offsets of texts from their points, in points, so that texts cover neither each other nor points.
+def place(points: Sequence[Point], texts: Sequence[str], reaches: Sequence[float] = ()) -> list[Point]:
+    """Offsets of texts from their points, in points, so that texts cover neither each other nor the marks.
+
+    A mark reaches 3 points from its point unless `reaches` says otherwise.
 
     Greedy: each text in turn takes the nearest free place of a few; the last one tried if none is free.
     """
-    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in points]
+    wide = reaches or [_DOT_PT] * len(points)
+    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(points, wide, strict=True)]
     found = []
     for (x, y), text in zip(points, texts, strict=True):
         width, offset = _DIGIT_PT * len(text), (0.0, 0.0)
@@ -89,13 +94,18 @@ def _scatter(axes: Any, trials: Sequence[Trial], record: Record) -> None:
             [build], [run], s=size, marker=marker, color=_colour(trial, record), label=label, zorder=2 + chosen
         )
     axes.margins(0.12)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(importlib.import_module("matplotlib.ticker").LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.set_title("cheap to build: left; fast: low")
     axes.figure.canvas.draw()  # the layout decides where points are, and so where their numbers fit
     scale = 72 / axes.figure.dpi
     places = [tuple(scale * v for v in axes.transData.transform(point)) for point in zip(x, y, strict=True)]
+    reaches = [_STAR_PT if t.plan == record.winner else _DOT_PT for t in trials]
     numbers = [str(number) for number in range(1, len(trials) + 1)]
-    for number, point, offset in zip(numbers, zip(x, y, strict=True), place(places, numbers), strict=True):
+    for number, point, offset in zip(numbers, zip(x, y, strict=True), place(places, numbers, reaches), strict=True):
         axes.annotate(
             number, point, offset, textcoords="offset points", ha="center", va="center", fontsize=_NUMBER_PT, zorder=5
         )
@@ -111,9 +121,9 @@ def _bars(axes: Any, trials: Sequence[Trial], record: Record) -> None:
         if low < end:
             reach = [[min(run, end) - low], [max(0.0, min(high, end) - run)]]
             axes.errorbar(min(run, end), row, xerr=reach, color="black", capsize=2, linewidth=1)
-        axes.text(1.02 * end, row, f"{run:.4g}", va="center", fontsize=8)
+        axes.text(1.02 * end, row, f"{run:.4g}{' (cut)' if run > end else ''}", va="center", fontsize=8)
     axes.set_yticks(range(len(trials)), [f"{_short(t.plan)}  {i}" for i, t in enumerate(trials, 1)], fontsize=8)
-    axes.set(xlim=(0, 1.14 * end), ylim=(len(trials) - 0.4, -0.6), xlabel="one call, ms, with its 95 % interval")
+    axes.set(xlim=(0, 1.2 * end), ylim=(len(trials) - 0.4, -0.6), xlabel="one call, ms, with its 95 % interval")
 
 
 def plot(record: Record, path: str | None = None) -> Any:

@@ -8,7 +8,10 @@ from jax import lax
 from autoloop import _why
 from autoloop._records import Record, Status, Trial
 
-LOOPS = "0: 60 iterations, 9216 bytes carried, 4423680 bytes stacked; 0/0: 24 iterations, 3072 bytes carried, 73728 bytes stacked"
+LOOPS = (
+    "0: 60 iterations, 9216 bytes carried, 4423680 bytes stacked; "
+    "0/0: 24 iterations, 3072 bytes carried, 73728 bytes stacked"
+)
 
 
 def trial(plan, ratio, build=0.1, spread=0.01):
