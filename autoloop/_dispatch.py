@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar, cast
 
 import jax
 
-from autoloop import _config, _host, _jaxpr, _options, _report
+from autoloop import _config, _host, _html, _jaxpr, _options, _plot, _report
 from autoloop._asked import Asked
 from autoloop._call import Call
 from autoloop._decision import AS_WRITTEN, Decision
@@ -223,5 +223,7 @@ def _forced_plan(text: str) -> Plan:
         raise PlanError(f"AUTOLOOP_PLAN (or settings(plan=...)) is {text!r}: {error}") from None
 
 
-# A record prints as its report; the record itself, plain data, does not know how.
+# A record shows as its report; the record itself, plain data, does not know how.
 Record.__str__ = _report.text  # type: ignore[assignment,method-assign]
+Record._repr_html_ = _html.html  # type: ignore[assignment,method-assign]
+Record.plot = _plot.plot  # type: ignore[assignment,method-assign]

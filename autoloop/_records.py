@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 #: Version of the stored form. A record of another schema is a miss, never an error.
 SCHEMA = 1
@@ -132,7 +132,7 @@ class Record:
         created: when, as an ISO 8601 text in UTC.
         expires: when a record of a tuning that failed is to be forgotten, as `created`; "" for never.
         notes: what else to know: a busy device, made-up inputs.
-        environment: versions and hardware, for the reader.
+        environment: versions, hardware and the loops' sizes, for the reader and the report.
         schema: see `SCHEMA`.
     """
 
@@ -151,6 +151,14 @@ class Record:
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
+
+    if TYPE_CHECKING:  # given to the class by `_dispatch`, from `_html` and `_plot`
+
+        def _repr_html_(self) -> str:
+            """The report, for notebooks."""
+
+        def plot(self, path: str | None = None) -> Any:
+            """Draws build time against run time, and run times with intervals."""
 
     @property
     def gain(self) -> float | None:

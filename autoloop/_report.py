@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autoloop import _why
 from autoloop._records import AS_WRITTEN, Record, Trial
 
-_HEADER = ("plan", "trace s", "compile s", "run ms", "interval ms", "ratio", "memory", "max error", "verdict")
+HEADER = (
+    "plan",
+    "trace s",
+    "compile s",
+    "run ms",
+    "interval ms",
+    "ratio",
+    "memory",
+    "max error",
+    "pays after",
+    "verdict",
+)
 
 
 def table(record: Record) -> str:
     """All trials, the fastest first, those without a time last, as an aligned text table."""
-    rows = [_row(trial, record) for trial in ranked(record.trials)]
-    return align([_HEADER, *rows])
+    rows = [row(trial, record) for trial in ranked(record.trials)]
+    return align([HEADER, *rows])
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
@@ -21,7 +33,8 @@ def ranked(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda t: t.ratio if t.ok and t.ratio is not None else math.inf)
 
 
-def _row(trial: Trial, record: Record) -> tuple[str, ...]:
+def row(trial: Trial, record: Record) -> tuple[str, ...]:
+    """A trial's cells, one for each name in `HEADER`."""
     return (
         trial.plan,
         _number(trial.trace_s, "{:.2f}"),
@@ -31,12 +44,20 @@ def _row(trial: Trial, record: Record) -> tuple[str, ...]:
         _number(trial.ratio, "{:.3f}"),
         size_text(trial.peak_bytes),
         _number(trial.max_error, "{:.1e}"),
+        _calls(trial.breakeven_calls),
         verdict(trial, record),
     )
 
 
 def _number(value: float | None, form: str, times: float = 1.0) -> str:
     return "-" if value is None else form.format(value * times)
+
+
+def _calls(count: float | None) -> str:
+    """Calls after which a plan's extra build time is paid for."""
+    if count is None:
+        return "-"
+    return "at once" if count < 1 else f"{count:,.0f} call{'' if count == 1 else 's'}"
 
 
 def _span(trial: Trial) -> str:
@@ -83,18 +104,27 @@ def align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def text(record: Record) -> str:
-    """The whole report."""
-    state = "" if record.complete else " (the budget ended the search early)"
-    lines = [
+def heading(record: Record) -> list[str]:
+    """What was tuned, and where: two lines."""
+    return [
         f"{record.function}  [{record.key.get('arguments', '')}]",
         f"on {record.key.get('device', '?')}, {record.key.get('host', '?')}; {record.key.get('versions', '?')}",
-        "",
-        table(record),
-        "",
+    ]
+
+
+def closing(record: Record) -> list[str]:
+    """What was chosen, why, what to know of the tuning: one sentence a line."""
+    state = "" if record.complete else " (the budget ended the search early)"
+    tuned = f"tuned in {record.spent_s:.1f} s of {record.budget_s:g} s{state}, {record.created}"
+    return [
         f"plan in force: {record.winner}",
         f"why: {record.verdict}",
-        f"tuned in {record.spent_s:.1f} s of {record.budget_s:g} s{state}, {record.created}",
+        *_why.sentences(record),
+        tuned,
         *(f"note: {note}" for note in record.notes),
     ]
-    return "\n".join(lines)
+
+
+def text(record: Record) -> str:
+    """The whole report."""
+    return "\n".join([*heading(record), "", table(record), "", *closing(record)])

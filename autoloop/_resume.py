@@ -16,19 +16,19 @@ from autoloop._records import AS_WRITTEN, Record, Trial
 from autoloop._space import Space
 
 #: Where a record's environment says which forms its search knew.
-_FORMS = "forms"
+FORMS = "forms"
 
 
 def new_forms(record: Record | None, options: Options) -> tuple[str, ...]:
     """Forms that may be tried now and that a record's tuning did not know; none where it does not say."""
-    known = None if record is None else record.environment.get(_FORMS)
+    known = None if record is None else record.environment.get(FORMS)
     return () if known is None else tuple(name for name in options.allowed_forms if name not in known.split())
 
 
 def with_forms_of(environment: Mapping[str, str], earlier: Record) -> dict[str, str]:
     """An environment that says which forms an earlier search knew, where a later one tried no others."""
-    kept = {name: text for name, text in earlier.environment.items() if name == _FORMS}
-    return {**{name: text for name, text in environment.items() if name != _FORMS}, **kept}
+    kept = {name: text for name, text in earlier.environment.items() if name == FORMS}
+    return {**{name: text for name, text in environment.items() if name != FORMS}, **kept}
 
 
 def known(record: Record | None, program: Program) -> tuple[Trial, ...]:

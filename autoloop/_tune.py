@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _lockstep, _machine, _resume, _search, _shorten, _space, _trial
+from autoloop import _lockstep, _machine, _resume, _search, _shorten, _space, _trial, _why
 from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._loops import Loop
@@ -277,7 +277,8 @@ def _environment(request: Request) -> dict[str, str]:
     xla_flags = os.environ.get("XLA_FLAGS", "")
     names = ("device", "host", "versions", "arguments")
     found = {name: request.key[name] for name in names if name in request.key}
-    return {**found, "XLA_FLAGS": xla_flags, "forms": " ".join(request.options.allowed_forms)}
+    sizes, forms = _why.describe(request.program.loops), " ".join(request.options.allowed_forms)
+    return {**found, "XLA_FLAGS": xla_flags, _why.LOOPS: sizes, _resume.FORMS: forms}
 
 
 def untuned(program: Program, key: Mapping[str, str], reason: str, expires: str = "") -> Record:

@@ -1,0 +1,45 @@
+"""A record as HTML for notebooks: the report's table, the winner marked, and its sentences."""
+
+from __future__ import annotations
+
+from html import escape
+
+from autoloop import _report
+from autoloop._records import Record, Trial
+
+#: Reads on light and on dark pages: the page's own colours, lines and marks by opacity.
+_STYLE = """
+.autoloop table {border-collapse: collapse; font-size: 0.9em; white-space: nowrap}
+.autoloop th, .autoloop td {text-align: right; padding: 0.15em 0.7em; border-bottom: 1px solid rgba(128,128,128,0.25)}
+.autoloop th:first-child, .autoloop td:first-child, .autoloop th:last-child, .autoloop td:last-child {text-align: left}
+.autoloop td:first-child {font-family: monospace}
+.autoloop td:last-child {white-space: normal; min-width: 16em}
+.autoloop tr.chosen td {font-weight: bold; background: rgba(70,160,70,0.2)}
+.autoloop tr.unranked td {opacity: 0.6}
+.autoloop p {margin: 0.3em 0; max-width: 60em}
+.autoloop .table {overflow-x: auto}
+"""
+
+
+def _row(cells: tuple[str, ...], kind: str, tag: str = "td") -> str:
+    inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    return f'<tr class="{kind}">{inner}</tr>' if kind else f"<tr>{inner}</tr>"
+
+
+def _kind(trial: Trial, record: Record) -> str:
+    if trial.plan == record.winner:
+        return "chosen"
+    return "" if trial.ok and trial.ratio is not None else "unranked"
+
+
+def html(record: Record) -> str:
+    """The whole report, as one `div`; every text of the record is escaped."""
+    rows = [_row(_report.row(t, record), _kind(t, record)) for t in _report.ranked(record.trials)]
+    head = _row(_report.HEADER, "", "th")
+    name, *where = map(escape, _report.heading(record))
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in _report.closing(record))
+    return (
+        f'<div class="autoloop"><style>{_STYLE}</style><p><b>{name}</b><br>{"<br>".join(where)}</p>'
+        f'<div class="table"><table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f"{paragraphs}</div>"
+    )
