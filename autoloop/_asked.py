@@ -13,7 +13,8 @@ from autoloop._decide import Decider
 from autoloop._decision import Decision
 from autoloop._pinned import Pinned
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, Kwargs, Program, check_plan, runs_on_host
+from autoloop._plans import check_plan, runs_on_host
+from autoloop._program import Args, Function, Kwargs, Program
 from autoloop._records import Record
 
 P = ParamSpec("P")

@@ -16,8 +16,9 @@ from autoloop._crew import ALONE, Crew
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Case, Decision, of_record, untuned, why_untuned
 from autoloop._options import Options
 from autoloop._plan import Plan
+from autoloop._plans import runs_in_trace
 from autoloop._processes import Group
-from autoloop._program import Function, OneProgram, Program, runs_in_trace
+from autoloop._program import Function, OneProgram, Program
 from autoloop._records import AutoloopWarning, MissError, Record
 from autoloop._several import Question, Several
 from autoloop._stores import store_of

@@ -9,7 +9,8 @@ from autoloop import _choose, _prints, _signature, _tune
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._plan import Plan
-from autoloop._program import HostProgram, OneProgram, Program, runs_in_trace
+from autoloop._plans import runs_in_trace
+from autoloop._program import HostProgram, OneProgram, Program
 from autoloop._records import Record
 from autoloop._store import Store
 from autoloop._stores import store_of

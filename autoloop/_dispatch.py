@@ -2,8 +2,9 @@
 
 The hot path is one `jax.jit` call. Its traced function looks the plan up and emits it, so a known
 signature costs what jit costs. An unknown one raises `Miss` out of the trace, of which jax caches
-nothing; only then does Python look at the arguments. Signatures whose winner is a Python loop, and
-calls on data that the user placed somewhere else, are dispatched by a key made in Python.
+nothing; only then does Python look at the arguments. Where the winner is a Python loop, the jit computes
+nothing and gives the loop to run. Calls on data that the user placed somewhere else are dispatched by a key
+made in Python, and so are Python loops that donate, and a second set of XLA options.
 """
 
 from __future__ import annotations
@@ -20,16 +21,8 @@ from autoloop._asked import Asked
 from autoloop._call import Call
 from autoloop._decision import AS_WRITTEN, Decision
 from autoloop._plan import Plan
-from autoloop._program import (
-    Args,
-    Function,
-    HostProgram,
-    Kwargs,
-    Miss,
-    OneProgram,
-    Planned,
-    check_plan,
-)
+from autoloop._plans import check_plan
+from autoloop._program import Args, Found, Function, HostProgram, Kwargs, Miss, OneProgram, Planned
 from autoloop._records import PlanError, Record
 
 P = ParamSpec("P")
@@ -54,7 +47,7 @@ class Autoloop(Asked[P, R]):
         self._planned = Planned(self._function, {})
         self._fast = self._planned.jitted
         self._entries = 0
-        #: Candidates found by a key made in Python: host programs, and placed arguments.
+        #: Candidates found by a key made in Python: see `_needs_key`.
         self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
         self._watch_places = False
         #: Whether some signature has another plan for traces than the hot path holds.
@@ -78,9 +71,16 @@ class Autoloop(Asked[P, R]):
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
         else:
-            if self._fast._cache_size() == self._entries or not self._misplaced(args, kwargs):
-                return cast(R, result)
+            if _jaxpr.dispatched(self._fast) == self._entries or not self._misplaced(args, kwargs):
+                return cast(R, result if type(result) is not Found else self._run_host(result.host, args, kwargs))
         return self._resolve(args, kwargs)
+
+    def _run_host(self, program: HostProgram, args: Args, kwargs: Kwargs) -> R:
+        """A Python loop, which jit's dispatch found for the call's signature."""
+        try:
+            return cast(R, program(*args, **kwargs))
+        except jax.errors.JaxRuntimeError as error:
+            return self._run_as_written(args, kwargs, error)
 
     def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
         if _config.overridden():
@@ -93,7 +93,8 @@ class Autoloop(Asked[P, R]):
             if candidate is not None:
                 return cast(R, candidate(*args, **kwargs))
             if not (self._apart if call.in_trace else call.placed):
-                return cast(R, self._fast(*args, **kwargs))
+                result = self._fast(*args, **kwargs)
+                return cast(R, result if type(result) is not Found else result.host(*args, **kwargs))
         except Miss:
             pass
         except ValueError:
@@ -144,7 +145,7 @@ class Autoloop(Asked[P, R]):
         written. From now on a key made in Python tells the placements apart. What was donated is gone, so
         that one call keeps its result.
         """
-        self._entries = self._fast._cache_size()
+        self._entries = _jaxpr.dispatched(self._fast)
         call = Call.of(self._function, args, kwargs)
         if not call.placed or call.in_trace:
             return False
@@ -192,27 +193,34 @@ class Autoloop(Asked[P, R]):
             if candidate is not None and self._needs_key(call, candidate):
                 self._keyed[call.name] = candidate
                 return cast(R, candidate(*call.args, **call.kwargs))
-            if not self._planned.plans and isinstance(candidate, OneProgram):
+            if isinstance(candidate, HostProgram):
+                self._planned.hosts[call.key] = candidate
+                _jaxpr.dispatch_anew(self._fast)
+                return cast(R, candidate(*call.args, **call.kwargs))
+            if not self._planned.plans and not self._planned.hosts and isinstance(candidate, OneProgram):
                 # The trial compiled this very program: take its jit over instead of compiling again.
                 self._planned, self._fast = candidate.planned, candidate.planned.jitted
             else:
                 self._planned.plans.setdefault(call.key, decision.plan)
+                _jaxpr.dispatch_anew(self._fast)
         try:
             result = self._fast(*call.args, **call.kwargs)
         except Miss:
             return cast(R, self._function.plain(*call.args, **call.kwargs))
-        self._entries = self._fast._cache_size()
+        self._entries = _jaxpr.dispatched(self._fast)
         return cast(R, result)
 
     def _needs_key(self, call: Call, candidate: OneProgram | HostProgram) -> bool:
         """Whether the hot path can't serve a candidate: it is one jit with one set of XLA options."""
-        if isinstance(candidate, HostProgram) or call.placed:
+        if call.placed:
             return True
+        if isinstance(candidate, HostProgram):
+            return self._function.donates  # that jit would be given what the loop is to consume
         return bool(self._planned.plans) and candidate.planned.options != self._planned.options
 
     def _forget_fast(self, call: Call) -> None:
         """If the hot path holds as-written for want of a record, lets it look again."""
-        if call.key in self._planned.plans:
+        if call.key in self._planned.plans or call.key in self._planned.hosts:
             self._reset()
 
 

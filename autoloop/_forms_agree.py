@@ -14,7 +14,8 @@ from autoloop import _agree
 from autoloop._decorate import autoloop
 from autoloop._dispatch import Autoloop
 from autoloop._plan import Plan
-from autoloop._program import Function, check_plan, runs_in_trace
+from autoloop._plans import check_plan, runs_in_trace
+from autoloop._program import Function
 
 #: What plans can be run under.
 UNDER = ("plain", "jit", "grad", "vmap")

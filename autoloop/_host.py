@@ -193,7 +193,7 @@ def starter(scan: _jaxpr.Scan) -> Piece:
     def start(*values: Any) -> list[Any]:
         _, init, _ = scan.split_inputs(values)
         fresh = [jnp.copy(_jaxpr.conform(v, a)) for v, a in zip(init, carry, strict=True)]
-        return [jnp.int32(0), *fresh, *(_jaxpr.empty(a, scan.length) for a in y)]
+        return [jnp.int32(0), *fresh, *(_parts.empty(a, scan.length) for a in y)]
 
     return Piece(start, "start", keep_unused=True)
 

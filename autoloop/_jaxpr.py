@@ -9,13 +9,13 @@ shardings, policies and rules survive.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core as jec
 
 from autoloop import _mesh
@@ -189,8 +189,25 @@ def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
 
 def under_trace() -> bool:
     """Whether the caller runs inside a transformation, whatever it was given."""
-    core = importlib.import_module("jax._src.core")
-    return not core.trace_state_clean()
+    return not _core().trace_state_clean()
+
+
+@functools.cache
+def _core() -> Any:
+    return importlib.import_module("jax._src.core")
+
+
+def dispatched(jitted: Any) -> int:
+    """For how many signatures a jitted function was called."""
+    return int(jitted._cache_size())
+
+
+def dispatch_anew(jitted: Any) -> None:
+    """Lets jit's fast dispatch take a signature whose first trace raised; what is compiled stays.
+
+    Without this jax would serve that signature through Python for ever, 100 us a call and more.
+    """
+    jitted._clear_cache()
 
 
 def coordination() -> Any:
@@ -238,18 +255,6 @@ def conform(value: Any, aval: Aval) -> Any:
 def conform_all(values: Iterable[Any], avals: Iterable[Aval]) -> list[Any]:
     """`conform` over flat values."""
     return [conform(v, a) for v, a in zip(values, avals, strict=True)]
-
-
-def empty(aval: Aval, length: int | None = None) -> Any:
-    """An array of zeros (or of zero keys) like `aval`, with a leading axis of `length` if given."""
-    shape = aval.shape if length is None else (length, *aval.shape)
-    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-        return jnp.empty(shape, aval.dtype)
-    zeros = conform(jnp.zeros(shape, aval.dtype), aval)
-    if (place := _mesh.explicit(aval)) is None:
-        return zeros
-    spec = jax.sharding.PartitionSpec(*((None,) * (len(shape) - aval.ndim)), *place.spec)
-    return jax.sharding.reshard(zeros, jax.sharding.NamedSharding(place.mesh, spec))
 
 
 def rebuild(eqn: Any, new_bodies: Sequence[Jaxpr], **params: Any) -> Flat:

@@ -12,7 +12,7 @@ from autoloop._agree import Tolerance
 from autoloop._choose import Rules
 from autoloop._config import check_mode, check_seconds
 from autoloop._plan import Plan
-from autoloop._program import ALL_FORMS
+from autoloop._plans import ALL_FORMS
 
 #: The decorator's options that go to `jax.jit`.
 JIT_OPTIONS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend import core as jec
 
-from autoloop import _jaxpr, _outline
+from autoloop import _jaxpr, _mesh, _outline
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,15 @@ class Env:
 def literal(atom: Any) -> Any:
     """The value of a literal as an array of its exact type, weak or not."""
     return _jaxpr.conform(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)
+
+
+def empty(aval: Any, length: int | None = None) -> Any:
+    """An array of zeros (or of zero keys) like `aval`, with a leading axis of `length` if given."""
+    shape = aval.shape if length is None else (length, *aval.shape)
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        return jnp.empty(shape, aval.dtype)
+    zeros = _jaxpr.conform(jnp.zeros(shape, aval.dtype), aval)
+    if (place := _mesh.explicit(aval)) is None:
+        return zeros
+    spec = jax.sharding.PartitionSpec(*((None,) * (len(shape) - aval.ndim)), *place.spec)
+    return jax.sharding.reshard(zeros, jax.sharding.NamedSharding(place.mesh, spec))

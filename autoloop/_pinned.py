@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from autoloop import _jaxpr
 from autoloop._call import Call
 from autoloop._plan import Plan
-from autoloop._program import Function, HostProgram, Program, runs_on_host
+from autoloop._plans import runs_on_host
+from autoloop._program import Found, Function, HostProgram, Miss, Planned, Program
 from autoloop._records import PlanError
 
 P = ParamSpec("P")
@@ -31,22 +33,23 @@ class Pinned(Generic[P, R]):
     def __init__(self, function: Function, plan: Plan) -> None:
         functools.update_wrapper(self, function.fun)
         self._function, self._plan = function, plan
+        self._on_host = runs_on_host(plan)
         #: The function in this plan as `jax.jit` gives it; for plans that are one program.
         self.jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options)
-        self._hosts: dict[Hashable, HostProgram] = {}
+        self._hosts = Planned(function, {}, donate=False)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function as planned."""
-        if not runs_on_host(self._plan):
+        if not self._on_host:
             return cast(R, self.jitted(*args, **kwargs))
-        call = Call.of(self._function, args, kwargs)
-        if call.in_trace:
-            _log.info("%s: %s needs a Python loop, in a trace it runs as written", self._function.name, self._plan)
-            return cast(R, self._function.plain(*args, **kwargs))
-        host = self._hosts.get(call.name)
-        if host is None:
-            host = self._hosts[call.name] = self._build(call)
-        return cast(R, host(*args, **kwargs))
+        if _jaxpr.under_trace():
+            return self._traced(args, kwargs)
+        try:
+            found = self._hosts.jitted(*args, **kwargs)
+        except Miss:
+            return cast(R, self._build(Call.of(self._function, args, kwargs))(*args, **kwargs))
+        # If not `Found`, then jit is disabled and ran the function as written.
+        return cast(R, found.host(*args, **kwargs) if type(found) is Found else found)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does."""
@@ -54,6 +57,10 @@ class Pinned(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<autoloop {self._function.name} using {self._plan}>"
+
+    def _traced(self, args: Any, kwargs: Any) -> R:
+        _log.info("%s: %s needs a Python loop, in a trace it runs as written", self._function.name, self._plan)
+        return cast(R, self._function.plain(*args, **kwargs))
 
     def _build(self, call: Call) -> HostProgram:
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
@@ -63,4 +70,6 @@ class Pinned(Generic[P, R]):
             raise PlanError(reason)
         candidate = program.candidate(self._plan)
         assert isinstance(candidate, HostProgram)
+        self._hosts.hosts[call.key] = candidate
+        _jaxpr.dispatch_anew(self._hosts.jitted)
         return candidate

@@ -7,21 +7,21 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _mesh, _outline
-from autoloop._forms import FORMS
+from autoloop import _apply, _config, _host, _jaxpr, _legal, _mesh, _outline
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
+from autoloop._plans import ALL_FORMS, runs_on_host
 from autoloop._records import PlanError
 from autoloop._signature import CallKey, Statics, call_key
 
 _log = logging.getLogger("autoloop")
 
-ALL_FORMS: _form.Forms = {form.name: form for form in FORMS}
+_DONATIONS = ("donate_argnums", "donate_argnames")
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
@@ -51,14 +51,20 @@ class Function:
         """The function under `jax.jit`, as written; decorated functions inside it are as written too."""
         return self.jit(self.as_written)
 
-    def jit(self, fun: Callable[..., Any], options: Sequence[tuple[str, str]] = ()) -> Any:
+    @functools.cached_property
+    def donates(self) -> bool:
+        """Whether the user's options name arguments to donate."""
+        return any(self.jit_options.get(name) not in (None, (), []) for name in _DONATIONS)
+
+    def jit(self, fun: Callable[..., Any], options: Sequence[tuple[str, str]] = (), donate: bool = True) -> Any:
         """`fun` under `jax.jit` with the user's options, the user's function's name, and XLA options."""
+        given = {name: value for name, value in self.jit_options.items() if donate or name not in _DONATIONS}
 
         @functools.wraps(self.fun)
         def named(*args: Any, **kwargs: Any) -> Any:
             return fun(*args, **kwargs)
 
-        return jax.jit(named, **self.jit_options, compiler_options=_host.compiler_options(options))
+        return jax.jit(named, **given, compiler_options=_host.compiler_options(options))
 
     def as_written(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the function so that every loop in it, also of decorated functions, is as written."""
@@ -118,22 +124,32 @@ class Miss(Exception):  # a signal between two functions of ours, never seen by 
 class Planned:
     """What the dispatching `jax.jit` traces: looks the plan up by the call's key and emits it.
 
-    All plans of one dispatching jit share its XLA options.
+    All plans of one dispatching jit share its XLA options. For a signature whose plan needs a Python loop
+    it computes nothing and gives the host program as a `Found`, which the caller is to run: so jit's own
+    dispatch finds that program too, and no key is made in Python.
     """
 
     def __init__(
-        self, function: Function, plans: dict[CallKey, Plan], options: tuple[tuple[str, str], ...] = ()
+        self,
+        function: Function,
+        plans: dict[CallKey, Plan],
+        options: tuple[tuple[str, str], ...] = (),
+        donate: bool = True,
     ) -> None:
         self.plans, self.options = plans, options
+        self.hosts: dict[CallKey, HostProgram] = {}
         self._function = function
-        self.jitted = function.jit(self._trace, options)
+        self.jitted = function.jit(self._trace, options, donate)
 
     def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         function = self._function
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]  # jit calls this with values then
             return function.fun(*args, **kwargs)
         leaves, tree, static = function.flatten(args, kwargs)
-        plan = self.plans.get(call_key(tree, leaves, static))
+        key = call_key(tree, leaves, static)
+        if (host := self.hosts.get(key)) is not None:
+            return Found(host, jnp.int32(0))
+        plan = self.plans.get(key)
         if plan is None:
             raise Miss
         return function.emit(plan, args, kwargs)
@@ -172,6 +188,7 @@ class OneProgram:
         return self.planned.jitted(*args, **kwargs)
 
 
+@jax.tree_util.register_static  # so that a jitted function can return one
 class HostProgram:
     """A candidate whose outer loops run in Python."""
 
@@ -213,6 +230,13 @@ class HostProgram:
         for position in self._consumed:
             if isinstance(leaf := leaves[position], jax.Array) and not leaf.is_deleted():
                 leaf.delete()
+
+
+class Found(NamedTuple):
+    """What a dispatching jit gives where a Python loop is to run."""
+
+    host: HostProgram
+    nothing: Any  # jit's fast dispatch wants an output
 
 
 @dataclass(frozen=True)
@@ -262,33 +286,3 @@ class Program:
             return OneProgram(Planned(self.function, {self.key: plan}, plan.options))
         run = _apply.Applied(plan, ALL_FORMS).build_block(self.block)
         return HostProgram(self.function, self.traced, run)
-
-
-def runs_on_host(plan: Plan) -> bool:
-    """Whether a plan needs a Python loop."""
-    return _legal.on_host(plan, ALL_FORMS)
-
-
-def runs_in_trace(plan: Plan) -> bool:
-    """Whether a plan can be part of any outer trace: one program, no XLA options, differentiable."""
-    plain = all(ALL_FORMS[c.form].reverse_differentiable for c in plan.choices)
-    return plain and not plan.options and not runs_on_host(plan)
-
-
-def check_plan(text: str | Plan) -> Plan:
-    """The plan, if its forms exist and take what it gives them.
-
-    Raises:
-        TypeError: neither a text nor a plan.
-        ValueError: not the text of a plan, or a form that does not exist.
-    """
-    plan = Plan.parse(text)
-    for choice in plan.choices:
-        if reason := _legal.form_why_not(choice, ALL_FORMS):
-            raise PlanError(reason)
-        number = choice.parameter
-        if isinstance(number, int) and number < 1:
-            raise PlanError(f"{choice}: the number must be at least 1; got {number}")
-    if reason := _legal.option_why_not(plan):
-        raise PlanError(reason)
-    return plan

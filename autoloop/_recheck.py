@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from autoloop import _jaxpr, _resume, _specs
 from autoloop._call import Call
 from autoloop._plan import Choice, Plan
-from autoloop._program import ALL_FORMS, Program
+from autoloop._plans import ALL_FORMS
+from autoloop._program import Program
 from autoloop._records import AS_WRITTEN, Record, Status, Trial
 from autoloop._tune import Request
 from autoloop._variants import GradProgram

@@ -18,7 +18,8 @@ from autoloop._inputs import Inputs
 from autoloop._loops import Loop
 from autoloop._options import Options
 from autoloop._plan import COMPILER_OPTIONS, Choice, Plan
-from autoloop._program import ALL_FORMS, Args, Kwargs, OneProgram, Program, runs_in_trace
+from autoloop._plans import ALL_FORMS, runs_in_trace
+from autoloop._program import Args, Kwargs, OneProgram, Program
 from autoloop._progress import Progress
 from autoloop._records import AS_WRITTEN, Budget, Record, Trial
 from autoloop._runner import Runner

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from autoloop import _jaxpr, _prints, _signature
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, Kwargs, Program, runs_in_trace
+from autoloop._plans import runs_in_trace
+from autoloop._program import Args, Function, Kwargs, Program
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from autoloop import _choose, _config, _stores, _tune
 from autoloop._config import Settings, settings
 from autoloop._forms_agree import assert_forms_agree
 from autoloop._plan import Plan
-from autoloop._program import check_plan
+from autoloop._plans import check_plan
 from autoloop._records import AS_WRITTEN, AutoloopWarning, Record, Status, Trial
 
 __all__ = [

@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import re
+import sys
 import threading
 import warnings
 
@@ -17,9 +18,10 @@ from jax import lax
 from jax.experimental import io_callback
 
 import autoloop as package
-from autoloop import AutoloopWarning, Plan, Status, _decide, _dispatch, _stores, _tune, autoloop
+from autoloop import AutoloopWarning, Plan, Status, _call, _decide, _dispatch, _stores, _tune, autoloop
 from autoloop._forms import FORMS
-from autoloop._program import ALL_FORMS, Miss
+from autoloop._plans import ALL_FORMS
+from autoloop._program import Miss
 
 #: form -> the plan that wins where only that form is allowed, on one loop of three iterations
 WINNERS = {"inline": "0=inline", "python": "0=python(1)", "eager": "0=eager"}
@@ -149,6 +151,45 @@ def test_a_call_of_a_one_program_winner_is_left_to_jit(tunings, monkeypatch):
     fun(XS)
     monkeypatch.setattr(_dispatch.Call, "of", None)  # any Python of ours beyond __call__ would need it
     assert_same(jax.jit(total)(XS), fun(XS))
+
+
+def python_calls(fun, *args):
+    """How many functions written in Python a call runs."""
+    count = 0
+
+    def notice(_frame, event, _):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(notice)
+    try:
+        fun(*args)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@winners()
+def test_a_later_signature_is_dispatched_as_fast_as_the_first(form, pin):
+    """jax takes the slow way for ever through a signature whose first trace raised, as a miss does."""
+    fun = autoloop(total).using(WINNERS[form]) if pin else tuned(form)
+    values = [ramp(3, n) for n in (2, 4, 5)]
+    for xs in values + values:
+        fun(xs)
+    counts = {python_calls(fun, xs) for xs in values}
+    assert len(counts) == 1
+    if form == "inline":
+        assert counts.pop() <= python_calls(jax.jit(total).lower(XS).compile(), XS)
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_no_key_is_made_in_python_for_a_python_loop(pin, monkeypatch):
+    fun = autoloop(total).using("0=python(1)") if pin else tuned("python")
+    fun(XS)
+    expected = fun(XS)  # the first call that jit's dispatch finds the loop for
+    monkeypatch.setattr(_call.Call, "of", lambda *args: pytest.fail("a call was taken apart"))
+    assert_same(fun(XS), expected)
 
 
 def test_each_signature_is_tuned_once(tunings):

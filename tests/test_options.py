@@ -9,7 +9,7 @@ import pytest
 from autoloop import _options, autoloop
 from autoloop._agree import Tolerance
 from autoloop._choose import Rules
-from autoloop._program import ALL_FORMS
+from autoloop._plans import ALL_FORMS
 
 SECONDS = "a number of seconds, at least 0"
 A_FINITE_SECONDS = "a finite number of seconds, at least 0"

@@ -11,15 +11,8 @@ from jax import lax
 
 from autoloop import Plan, _host
 from autoloop._decide import Call
-from autoloop._program import (
-    Function,
-    HostProgram,
-    OneProgram,
-    Program,
-    check_plan,
-    runs_in_trace,
-    runs_on_host,
-)
+from autoloop._plans import check_plan, runs_in_trace, runs_on_host
+from autoloop._program import Function, HostProgram, OneProgram, Program
 
 XS = ramp(3, 2)
 

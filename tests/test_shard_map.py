@@ -14,7 +14,7 @@ import json
 import fakes, jax, jax.numpy as jnp, numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from autoloop import _program, autoloop
+from autoloop import _plans, autoloop
 
 fakes.make_quick()
 tunings = fakes.count_tunings()
@@ -58,7 +58,7 @@ for plan in ("0=inline", "0=unroll(2)", "0=associative", "0=distribute(all)"):
 # A form that does not know of varying values gives way to the function as written.
 def emit(self, site, parameter, values):
     raise TypeError("carry input and carry output must have equal types")
-form = type(_program.ALL_FORMS["inline"])
+form = type(_plans.ALL_FORMS["inline"])
 was, form.emit = form.emit, emit
 jax.clear_caches()
 other = autoloop(alone, forms=["inline"])

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
 from autoloop._plan import Parameter
@@ -47,5 +47,5 @@ class Inline(Form):
         if scan.reverse:
             stacks.reverse()
         _, y_avals = scan.split_outputs(_jaxpr.out_avals(scan.body))
-        ys = [jnp.stack([y[i] for y in stacks]) if stacks else _jaxpr.empty(aval, 0) for i, aval in enumerate(y_avals)]
+        ys = [jnp.stack([y[i] for y in stacks]) if stacks else _parts.empty(aval, 0) for i, aval in enumerate(y_avals)]
         return [*carry, *ys]

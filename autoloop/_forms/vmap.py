@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._atoms import live
 from autoloop._carries import PASSED, Counter, carry_roles, flatten, why_not_at_once
 from autoloop._form import Form, Site
@@ -57,7 +57,7 @@ class Vmap(Form):
         _, carry, _ = site.scan.split_inputs(values)
         if not site.scan.length:
             _, ys = site.scan.split_outputs(_jaxpr.out_avals(site.scan.body))
-            return [*carry, *(_jaxpr.empty(y, 0) for y in ys)]
+            return [*carry, *(_parts.empty(y, 0) for y in ys)]
         return _Batches(site, values).run(parameter)
 
 

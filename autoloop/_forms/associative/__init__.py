@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._carries import why_not_at_once
 from autoloop._form import Form, Site
 from autoloop._forms.associative._at_once import AllAtOnce
@@ -49,7 +49,7 @@ class Associative(Form):
         if not scan.length:
             _, carry, _ = scan.split_inputs(values)
             _, ys = scan.split_outputs(_jaxpr.out_avals(body))
-            return [*carry, *(_jaxpr.empty(y, 0) for y in ys)]
+            return [*carry, *(_parts.empty(y, 0) for y in ys)]
         if site.body_changed:
             body = _jaxpr.close(site.body, _jaxpr.in_avals(body))
         schedule = Schedule(scan, body)

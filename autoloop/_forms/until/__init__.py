@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._form import Form, Site
 from autoloop._forms.until._slices import Slice
 from autoloop._forms.until._stop import Stop, find_stop
@@ -52,7 +52,7 @@ class Until(Form):
         scan = site.scan
         consts, init, xs = scan.split_inputs(values)
         _, y_avals = scan.split_outputs(_jaxpr.out_avals(scan.body))
-        ys = [_jaxpr.empty(aval, scan.length) for aval in y_avals]
+        ys = [_parts.empty(aval, scan.length) for aval in y_avals]
         if not scan.length:
             return [*init, *ys]
         stop = find_stop(scan)
@@ -102,7 +102,7 @@ class _Rounds:
     def _all_done(self, carry: list[Any]) -> Any:
         # What the condition does not read may be anything.
         _, _, x = self.site.scan.split_inputs(_jaxpr.in_avals(self.site.scan.body))
-        spare = [_jaxpr.empty(aval) for aval in x]
+        spare = [_parts.empty(aval) for aval in x]
         return jnp.all(self.condition([*self.consts, *carry, *spare]) == self.stop.value)
 
     def _go_on(self, flat: tuple[Any, ...]) -> Any:
