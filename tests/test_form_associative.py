@@ -546,3 +546,12 @@ def test_ladders_and_order():
     assert FORM.ladders(loop) == ()
     (loop,) = loops_of(UPDATES["a sum"], X[:1])
     assert FORM.ladders(loop) == ()
+
+
+@pytest.mark.parametrize(("length", "offered"), [(32, True), (33, False)])
+def test_it_is_not_tried_where_iterations_are_wide_by_themselves(length, offered):
+    """One try of such a loop took as long as 50 calls; whoever asks for it gets it."""
+    wide = jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
+    (loop,) = loops_of(lambda h: lax.scan(lambda h, _: (h * 0.9 + 1, None), h, None, length)[0], wide)
+    assert bool(FORM.ladders(loop)) is offered
+    assert FORM.why_not(loop, None) is None

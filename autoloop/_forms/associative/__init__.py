@@ -23,6 +23,11 @@ from autoloop._forms.associative._schedule import Schedule
 from autoloop._loops import Loop
 from autoloop._plan import Parameter
 
+#: A loop is not tried so where a and b of all iterations take more bytes: each iteration is wide enough to keep
+#: a device busy by itself, and one try can be 50 times as slow as the loop (a million numbers carried over 100
+#: iterations, on 2 cores), which no budget can cut short.
+_MOST_BYTES = 2**28
+
 
 @final
 class Associative(Form):
@@ -36,7 +41,7 @@ class Associative(Form):
 
     def ladders(self, loop: Loop) -> tuple[tuple[Parameter, ...], ...]:
         # With no recurrence to solve it would be the same program as vmap of the whole loop.
-        if loop.length < 2 or why_not_at_once(loop):
+        if loop.length < 2 or 2 * loop.length * loop.carry_bytes > _MOST_BYTES or why_not_at_once(loop):
             return ()
         schedule = Schedule(loop.scan, loop.scan.body)
         return ((None,),) if schedule.recurrent and schedule.why_not is None else ()
