@@ -10,6 +10,7 @@ the medians, over rounds, of the difference to `jax.jit` in the same round.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 import common
 import jax
 import jax.numpy as jnp
+import peer
 
 from autoloop import Plan, autoloop, settings
 from autoloop._call import Call
@@ -32,7 +34,7 @@ def program(leaves: list[jax.Array]) -> jax.Array:
 
 
 def contenders(leaves: list[jax.Array]) -> dict[str, Callable[[], Any]]:
-    """Calls by name; the last two show what a Python wrapper and a Python loop cost."""
+    """Calls by name, with what a Python wrapper, a Python loop and tune_jax (where it is installed) cost."""
     plain, again = jax.jit(program), jax.jit(lambda leaves: program(leaves))
     tuned = autoloop(program)
     # Installed by hand, so that the figure does not depend on what a tuning would choose.
@@ -46,6 +48,7 @@ def contenders(leaves: list[jax.Array]) -> dict[str, Callable[[], Any]]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return plain(*args, **kwargs)
 
+    beside = {} if peer.missing() else {"tune_jax": functools.partial(peer.wrapped(program), leaves)}
     return {
         "jax.jit": lambda: plain(leaves),
         "jax.jit again": lambda: again(leaves),
@@ -53,6 +56,7 @@ def contenders(leaves: list[jax.Array]) -> dict[str, Callable[[], Any]]:
         "autoloop, one program": lambda: tuned(leaves),
         "autoloop, its second signature": lambda: later(leaves),
         "autoloop, Python loop of 2": lambda: host(leaves),
+        **beside,
     }
 
 

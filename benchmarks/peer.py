@@ -57,3 +57,13 @@ def tune(tuned: Any, loop: Loop, args: tuple[Any, ...]) -> str:
     found(*args)
     chosen: dict[str, int] = found.optimal_hyperparams
     return str(unrolled(loop.path, chosen["unroll"]))
+
+
+def wrapped(function: Any) -> Any:
+    """A function of one argument as tune_jax gives it back, with one parameter that it has chosen."""
+    tune_jax: Any = importlib.import_module("tune_jax")
+
+    def with_parameter(argument: Any, unroll: int = 1) -> Any:
+        return function(argument)
+
+    return tune_jax.tune(with_parameter, hyperparams={"unroll": (1, 2)})
