@@ -7,14 +7,14 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from autoloop import _config, _made, _options, _tune
+from autoloop import _config, _made, _options, _signature, _tune
 from autoloop._call import Call
 from autoloop._decide import Decider
-from autoloop._decision import Decision
+from autoloop._decision import Decision, with_forced
 from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program, check_plan, runs_on_host
-from autoloop._records import Record
+from autoloop._records import PlanError, Record, Trial
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,14 +65,31 @@ class Asked(Generic[P, R]):
         return self._pin(check_plan(plan))
 
     def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
-        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes."""
-        found = self._known(args, kwargs)
+        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes.
+
+        A plan that `AUTOLOOP_PLAN` or `settings(plan=...)` forces is in force before what is remembered
+        (as written, where it does not fit); in mode `off` none is.
+        """
+        settings = _config.current(self._options.mode)
+        if settings.mode == "off":
+            return None
+        call = Call.of(self._function, args, kwargs)
+        found = self._forced(call, settings) or self._decider.known(call, settings)
         return None if found is None else found.plan
 
     def report(self, /, *args: P.args, **kwargs: P.kwargs) -> Record | None:
-        """The record behind the plan in force, which prints as a table; None if there is none."""
-        found = self._known(args, kwargs)
-        return None if found is None else found.record
+        """The record that is remembered, which prints as a table; None if there is none; never tunes.
+
+        Where another plan is forced, or the mode is `off`, it is a copy that says so, and for a forced
+        plan there is one even if nothing is remembered.
+        """
+        settings = _config.current(self._options.mode)
+        call = Call.of(self._function, args, kwargs)
+        known, forced = self._decider.known(call, settings), self._forced(call, settings)
+        record = None if known is None else known.record
+        if settings.mode == "off":
+            return record and with_forced(record, f"{Plan()} (mode 'off')")
+        return record if forced is None else with_forced(record or self._nothing(call, forced.plan), str(forced.plan))
 
     def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
         """The plans that tuning may try for these arguments, as written first; none is tried now."""
@@ -152,6 +169,23 @@ class Asked(Generic[P, R]):
         """
         call = Call.of(self._function, args, kwargs)
         return self._decider.explain(call, _config.current(self._options.mode)).text
+
+    def _forced(self, call: Call, settings: _config.Settings) -> Decision | None:
+        """The decision to run the plan that the settings force, if they do."""
+        if settings.plan is None or settings.mode == "off":
+            return None
+        try:
+            plan = check_plan(settings.plan)
+        except ValueError as error:
+            raise PlanError(f"AUTOLOOP_PLAN (or settings(plan=...)) is {settings.plan!r}: {error}") from None
+        return self._decider.forced(call, plan)
+
+    def _nothing(self, call: Call, plan: Plan) -> Record:
+        """What stands for a record where a plan is forced and nothing is remembered."""
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        parts = program and _signature.parts(program.traced, call.key, call.places, self._options.context())
+        trials, why = (Trial(str(plan)),), "nothing is remembered for these arguments"
+        return Record(self._function.name, parts or {}, str(plan), trials, why, created=_tune.now())
 
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
         settings = _config.current(self._options.mode)

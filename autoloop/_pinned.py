@@ -48,6 +48,10 @@ class Pinned(Generic[P, R]):
             host = self._hosts[call.name] = self._build(call)
         return cast(R, host(*args, **kwargs))
 
+    def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan:
+        """The plan in force, whatever the arguments: the one that it is pinned to."""
+        return self._plan
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does."""
         return self if instance is None else types.MethodType(self, instance)

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from autoloop import _demo, _report, autoloop
+from autoloop import _demo, autoloop
 from autoloop.__main__ import main
 from autoloop._records import Record, Status, Trial
 
@@ -92,53 +92,3 @@ def test_the_answer_follows_the_figures(python, words):
 
 def test_the_answer_without_a_python_loop():
     assert "it is not legal" in _demo.answer(record(trial("as-written")))
-
-
-# ---------------------------------------------------------------- the report
-
-
-TRIALS = (
-    trial("as-written"),
-    trial("0=inline", 0.5),
-    trial("0=unroll(2)", 1.5),
-    trial("0=unroll(4)", 1.0),
-    trial("0=python(1)", 0.1, status=Status.WRONG, reason="output 0 is off"),
-    Trial("0=eager", Status.SKIPPED, "too dear"),
-)
-
-
-def test_the_table_ranks_what_ran_and_names_what_did_not():
-    lines = _report.table(record(*TRIALS, winner="0=inline")).splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "plan",
-        "0=inline",
-        "as-written",
-        "0=unroll(4)",
-        "0=unroll(2)",
-        "0=python(1)",
-        "0=eager",
-    ]
-    ends = ["chosen", "the baseline", "no clear difference", "slower", "wrong: output 0 is off", "skipped: too dear"]
-    assert all(line.endswith(end) for line, end in zip(lines[1:], ends, strict=True))
-    assert "0.45 to 0.55" in lines[1]
-    assert "4.1 kB" in lines[1]
-
-
-def test_a_record_prints_as_its_report():
-    text = str(record(*TRIALS, winner="0=inline", complete=False, notes=("the machine was busy",)))
-    for part in (
-        "m.f  [f32[3]]",
-        "plan in force: 0=inline",
-        "why: because",
-        "ended the search early",
-        "note: the machine",
-    ):
-        assert part in text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(None, "-"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (7e12, "7e+03 GB")],
-)
-def test_sizes_are_short(count, text):
-    assert _report.size_text(count) == text
