@@ -15,6 +15,7 @@ from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program, check_plan, runs_on_host
 from autoloop._records import PlanError, Record, Trial
+from autoloop._tree import LoopTree, tree
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,6 +99,24 @@ class Asked(Generic[P, R]):
         if program is None:
             return [Plan()]
         return list(_tune.space(program, self._options, call.device.platform).plans())
+
+    def loops(self, /, *args: P.args, **kwargs: P.kwargs) -> LoopTree:
+        """The loops for these arguments (values, tracers or specs), printed as a tree; never tunes.
+
+        For each loop its trip count, the bytes carried and stacked, its share of the work, which forms
+        are legal, and for each that is not, why.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from autoloop import autoloop
+            >>> @autoloop
+            ... def smooth(xs):
+            ...     return jax.lax.scan(lambda h, x: (jnp.tanh(h + x), None), 0.0, xs)[0]
+            >>> tree = smooth.loops(jax.ShapeDtypeStruct((100,), "float32"))
+            >>> print(next(form.why_not for form in tree.loops[0].forms if form.form == "vmap"))
+            iteration t reads `h` written by t-1
+        """
+        return tree(self._function, self._options, Call.of(self._function, args, kwargs))
 
     def warmup(self, /, *args: Any, under: str | None = None, **kwargs: Any) -> Record:
         """Tunes for these arguments now, unless a record is remembered, and returns the record.

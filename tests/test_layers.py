@@ -24,7 +24,7 @@ ROWS = (
     {"_pinned", "_shorten", "_made", "_resume"},
     {"_tune"},
     {"_decision", "_recheck", "_wanted"},
-    {"_tuner", "_several", "_miss"},
+    {"_tuner", "_several", "_miss", "_tree"},
     {"_decide"},
     {"_asked", "_demo"},
     {"_dispatch"},
