@@ -13,7 +13,7 @@ ROOT = Path(autoloop.__file__).parent
 #: the highest row that it can.
 ROWS = (
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
-    {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
+    {"_config", "_jaxpr", "_choose", "_timing", "_wisdom", "_listeners"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
     {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
@@ -54,6 +54,7 @@ WITHOUT = {
     "_store": {"jax", "numpy"},
     "_disk": {"jax", "numpy"},
     "_wisdom": {"jax", "numpy"},
+    "_listeners": {"jax", "numpy"},
 }
 
 
