@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from autoloop import _config, _made, _options, _signature, _tune
 from autoloop._call import Call
@@ -18,7 +18,9 @@ from autoloop._records import PlanError, Record, Trial
 from autoloop._tree import LoopTree, tree
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Asked(Generic[P, R]):
@@ -44,6 +46,12 @@ class Asked(Generic[P, R]):
     def _forget_fast(self, call: Call) -> None:
         """If the hot path holds as-written for want of a record, lets it look again."""
         raise NotImplementedError
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+
+    @overload
+    def __get__(self: Asked[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does, so that methods can be decorated."""

@@ -6,7 +6,7 @@ import functools
 import logging
 import types
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from autoloop._call import Call
 from autoloop._plan import Plan
@@ -14,7 +14,9 @@ from autoloop._program import Function, HostProgram, Program, runs_on_host
 from autoloop._records import PlanError
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 _log = logging.getLogger("autoloop")
 
@@ -51,6 +53,12 @@ class Pinned(Generic[P, R]):
     def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan:
         """The plan in force, whatever the arguments: the one that it is pinned to."""
         return self._plan
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+
+    @overload
+    def __get__(self: Pinned[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does."""
