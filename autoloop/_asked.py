@@ -70,6 +70,15 @@ class Asked(Generic[P, R]):
             TypeError: neither a plan nor a text.
             ValueError: not the text of a plan, or a form that does not exist. Whether the loops exist
                 shows when it is called.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from autoloop import autoloop
+            >>> @autoloop
+            ... def total(xs):
+            ...     return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
+            >>> print(total.using("0=python(1)")(jnp.ones(3)), total.plan(jnp.ones(3)))
+            3.0 None
         """
         return self._pin(check_plan(plan))
 
@@ -140,6 +149,18 @@ class Asked(Generic[P, R]):
         Raises:
             ValueError: `under` is neither, or there is nothing to differentiate.
             RuntimeError: the mode forbids tuning, or the function closes over tracers.
+
+        Example:
+            >>> import jax
+            >>> from autoloop import autoloop
+            >>> @autoloop(forms=["inline"], budget_s=2)
+            ... def total(xs):
+            ...     return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
+            >>> record = total.warmup(jax.ShapeDtypeStruct((3,), "float32"))
+            >>> [trial.plan for trial in record.trials]
+            ['as-written', '0=inline']
+            >>> str(total.plan(jax.ShapeDtypeStruct((3,), "float32"))) == record.winner
+            True
         """
         if under not in (None, "grad"):
             raise ValueError(f"under must be None or 'grad'; got {under!r}")

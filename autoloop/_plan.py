@@ -51,6 +51,14 @@ class Plan:
     """A choice for some of the loops, the others running as written, and XLA options if any.
 
     `str(plan)` is its text, `Plan.parse` reads it back; the empty plan prints as `as-written`.
+
+    Example:
+        >>> from autoloop import Plan
+        >>> plan = Plan.parse("0/0=unroll(8) 0=python(1)")
+        >>> print(plan, "and", Plan())
+        0=python(1) 0/0=unroll(8) and as-written
+        >>> plan.choices[1].form, plan.choices[1].parameter
+        ('unroll', 8)
     """
 
     choices: tuple[Choice, ...] = ()

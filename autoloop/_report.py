@@ -220,7 +220,14 @@ def _ended(record: Record) -> str:
 
 def _paid(record: Record) -> str:
     written, winner = record.trial(AS_WRITTEN), record.trial(record.winner)
-    if written is None or winner is None or not written.run_s or winner.ratio is None or winner.ratio >= 1:
+    if (
+        written is None
+        or winner is None
+        or not written.run_s
+        or winner.ratio is None
+        or winner.ratio >= 1
+        or not record.spent_s
+    ):
         return ""
     calls = math.ceil(record.spent_s / ((1 - winner.ratio) * written.run_s))
     return f"; {calls:,} call{'' if calls == 1 else 's'} pay it back"
