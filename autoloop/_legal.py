@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autoloop._config import did_you_mean
 from autoloop._form import Form, Forms
 from autoloop._loops import Loop, path_text
 from autoloop._plan import COMPILER_OPTIONS, Choice, Parameter, Plan
@@ -13,7 +14,8 @@ from autoloop._plan import COMPILER_OPTIONS, Choice, Parameter, Plan
 def form_why_not(choice: Choice, forms: Forms) -> str | None:
     """What is wrong with a choice whatever the program: its form, or whether it takes a parameter."""
     if choice.form not in forms:
-        return f"{choice}: there is no form {choice.form!r}; the forms are: {', '.join(forms)}"
+        near = did_you_mean(choice.form, forms)
+        return f"{choice}: there is no form {choice.form!r}; the forms are: {', '.join(forms)}{near}"
     form = forms[choice.form]
     if bool(form.takes) != (choice.parameter is not None):
         usage = f"{form.name}({form.takes})" if form.takes else form.name

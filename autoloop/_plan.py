@@ -11,7 +11,7 @@ from autoloop._records import AS_WRITTEN
 
 Parameter = int | str | None
 
-_CHOICE = re.compile(r"(\d+(?:/\d+)*)=([a-z]+)(?:\((\w+)\))?\Z")
+_CHOICE = re.compile(r"(\d+(?:/\d+)*)=([a-z]+)(?:\((\w+|-\d+)\))?\Z")
 _OPTION = re.compile(r"(xla_[a-z_]+)=([\w,]+)\Z")
 
 #: XLA options that a plan may carry, by platform, with the values worth a trial. A closed list: an
@@ -129,5 +129,5 @@ def _parse_choice(word: str, text: str) -> Choice:
             f"like '0=inline' or '0/0=unroll(8)'; the empty plan is {AS_WRITTEN!r}"
         )
     path, form, given = match.groups()
-    parameter: Parameter = int(given) if given and given.isdecimal() else given
+    parameter: Parameter = int(given) if given and given.removeprefix("-").isdecimal() else given
     return Choice(tuple(map(int, path.split("/"))), form, parameter)

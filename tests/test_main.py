@@ -72,7 +72,7 @@ def test_the_demo_tries_the_classic_forms_and_answers(own_store):
     assert {"as-written", "0=python(1)"} <= {t.plan for t in found.trials}
     text = _demo.text(found)
     assert text.count("The Python outer loop") == 1
-    assert f"Winner: {found.winner}" in text
+    assert (f"Winner: {found.winner}" in text) != ("No other form won, so it stays as written: " in text)
     assert not own_store.exists()
 
 
@@ -82,12 +82,27 @@ def test_the_demo_tries_the_classic_forms_and_answers(own_store):
         (trial("0=python(1)", 2.0, 0.05), ["compiles faster", "It runs slower: 2 ms a call against 1 ms", "2.00x"]),
         (trial("0=python(1)", 0.5, 0.5), ["compiles slower", "It runs faster"]),
         (trial("0=python(1)", 1.0, 0.1), ["compiles no faster", "neither faster nor slower"]),
+        (
+            trial("0=python(1)", 1.1).replace(ratio_low=0.7, ratio_high=2.2),
+            ["Whether it runs faster can't be told, the measurements vary too much: 1.1 ms a call", "(0.70 to 2.20)"],
+        ),
         (Trial("0=python(1)", Status.SKIPPED, "too dear"), ["was not measured: too dear"]),
     ],
 )
 def test_the_answer_follows_the_figures(python, words):
     text = _demo.answer(record(trial("as-written"), python))
     assert all(word in text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("winner", "words"),
+    [
+        ("0=python(1)", "\nWinner: 0=python(1), 0.50x the time as written.\n"),
+        ("as-written", "\nNo other form won, so it stays as written: because.\n"),
+    ],
+)
+def test_the_demo_says_who_won_or_that_nobody_did(winner, words):
+    assert words in _demo.text(record(trial("as-written"), trial("0=python(1)", 0.5), winner=winner))
 
 
 def test_the_answer_without_a_python_loop():
