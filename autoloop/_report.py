@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from autoloop import _why
 from autoloop._records import AS_WRITTEN, Record, Status, Trial
@@ -34,11 +34,18 @@ _PLAN_WORD = re.compile(r"(?:as-written|\d+(?:/\d+)*=[a-z]+(?:\(\w+\))?|xla_\w+=
 
 def table(record: Record) -> str:
     """The plans that were tried, the fastest first, as an aligned text table; XLA options as letters."""
-    shown = ranked(record.trials)
-    letters = _letters(shown)
-    rows = [(_shortened(plan, letters), *cells) for plan, *cells in (row(t, record) for t in shown)]
-    known = [f"[{letter}] is {options}" for options, letter in letters.items()]
-    return "\n".join([align([HEADER, *rows]), *known])
+    return "\n".join([align([HEADER, *rows(record)]), *letters_text(record)])
+
+
+def rows(record: Record) -> list[tuple[str, ...]]:
+    """The table's rows, one for each of the `ranked` trials; XLA options, which are long texts, as letters."""
+    letters = _letters(record)
+    return [(_shortened(plan, letters), *cells) for plan, *cells in (_row(t, record) for t in ranked(record.trials))]
+
+
+def letters_text(record: Record) -> list[str]:
+    """What the letters in the rows stand for, one a line."""
+    return [f"[{letter}] is {options}" for options, letter in _letters(record).items()]
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
@@ -51,9 +58,9 @@ def _options(plan: str) -> str:
     return " ".join(_OPTION.findall(plan))
 
 
-def _letters(trials: Iterable[Trial]) -> dict[str, str]:
-    """Sets of XLA options, which are long texts, and a letter for each."""
-    found = dict.fromkeys(options for t in trials if (options := _options(t.plan)))
+def _letters(record: Record) -> dict[str, str]:
+    """The sets of XLA options in the order of the rows, and a letter for each."""
+    found = dict.fromkeys(options for t in ranked(record.trials) if (options := _options(t.plan)))
     return {options: chr(ord("a") + k % 26) * (1 + k // 26) for k, options in enumerate(found)}
 
 
@@ -62,7 +69,7 @@ def _shortened(plan: str, letters: dict[str, str]) -> str:
     return f"{_OPTION.sub('', plan)} [{letters[options]}]".strip() if options else plan
 
 
-def row(trial: Trial, record: Record) -> tuple[str, ...]:
+def _row(trial: Trial, record: Record) -> tuple[str, ...]:
     """A trial's cells, one for each name in `HEADER`."""
     return (
         trial.plan,
