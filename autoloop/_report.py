@@ -237,7 +237,7 @@ def _paid(record: Record) -> str:
     ):
         return ""
     calls = math.ceil(record.spent_s / ((1 - winner.ratio) * written.run_s))
-    return f"; {calls:,} call{'' if calls == 1 else 's'} pay it back"
+    return f"; {calls:,} call{' pays' if calls == 1 else 's pay'} it back"
 
 
 def text(record: Record) -> str:
