@@ -1129,7 +1129,8 @@ BAD_PLANS = [
     ("0=unroll", ValueError, ["0=unroll", "unroll(NUMBER)"]),
     ("0=inline(3)", ValueError, ["0=inline(3)", "0=inline"]),
     ("unroll(8)", ValueError, ["unroll(8)", "PATH=FORM"]),
-    ("0=unroll(-1)", ValueError, ["0=unroll(-1)", "PATH=FORM"]),
+    ("0=unroll(-1)", ValueError, ["0=unroll(-1)", "at least 1", "got -1"]),
+    ("", ValueError, ["write 'as-written'"]),
     ("0=inline 0=eager", ValueError, ["0=inline 0=eager", "once"]),
 ]
 
