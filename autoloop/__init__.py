@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from autoloop._config import Settings, settings
     from autoloop._decorate import autoloop
     from autoloop._dispatch import Autoloop
+    from autoloop._listeners import on_record
     from autoloop._plan import Choice, Plan
     from autoloop._records import AutoloopWarning, MissError, PlanError, Record, RecordError, Status, Trial
+    from autoloop._tree import LoopTree
 
 __version__ = "0.1.0"
 
@@ -18,6 +20,7 @@ __all__ = [
     "Autoloop",
     "AutoloopWarning",
     "Choice",
+    "LoopTree",
     "MissError",
     "Plan",
     "PlanError",
@@ -27,6 +30,7 @@ __all__ = [
     "Status",
     "Trial",
     "autoloop",
+    "on_record",
     "settings",
 ]
 
@@ -36,7 +40,9 @@ _HOMES = {
     "autoloop": "_decorate",
     "Autoloop": "_dispatch",
     "Choice": "_plan",
+    "LoopTree": "_tree",
     "Plan": "_plan",
+    "on_record": "_listeners",
 }
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from autoloop import _config, _made, _options, _tune
+from autoloop import _config, _made, _options, _signature, _tune
 from autoloop._call import Call
 from autoloop._decide import Decider
-from autoloop._decision import Decision
+from autoloop._decision import Decision, with_forced
 from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._plans import check_plan, runs_on_host
 from autoloop._program import Args, Function, Kwargs, Program
-from autoloop._records import Record
+from autoloop._records import PlanError, Record, Trial
+from autoloop._tree import LoopTree, tree
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class Asked(Generic[P, R]):
@@ -45,6 +48,12 @@ class Asked(Generic[P, R]):
         """If the hot path holds as-written for want of a record, lets it look again."""
         raise NotImplementedError
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+
+    @overload
+    def __get__(self: Asked[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does, so that methods can be decorated."""
         return self if instance is None else types.MethodType(self, instance)
@@ -62,18 +71,44 @@ class Asked(Generic[P, R]):
             TypeError: neither a plan nor a text.
             ValueError: not the text of a plan, or a form that does not exist. Whether the loops exist
                 shows when it is called.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from autoloop import autoloop
+            >>> @autoloop
+            ... def total(xs):
+            ...     return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
+            >>> print(total.using("0=python(1)")(jnp.ones(3)), total.plan(jnp.ones(3)))
+            3.0 None
         """
         return self._pin(check_plan(plan))
 
     def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan | None:
-        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes."""
-        found = self._known(args, kwargs)
+        """The plan in force for these arguments (values, tracers or specs), None if none; never tunes.
+
+        A plan that `AUTOLOOP_PLAN` or `settings(plan=...)` forces is in force before what is remembered
+        (as written, where it does not fit); in mode `off` none is.
+        """
+        settings = _config.current(self._options.mode)
+        if settings.mode == "off":
+            return None
+        call = Call.of(self._function, args, kwargs)
+        found = self._forced(call, settings) or self._decider.known(call, settings)
         return None if found is None else found.plan
 
     def report(self, /, *args: P.args, **kwargs: P.kwargs) -> Record | None:
-        """The record behind the plan in force, which prints as a table; None if there is none."""
-        found = self._known(args, kwargs)
-        return None if found is None else found.record
+        """The record that is remembered, which prints as a table; None if there is none; never tunes.
+
+        Where another plan is forced, or the mode is `off`, it is a copy that says so, and for a forced
+        plan there is one even if nothing is remembered.
+        """
+        settings = _config.current(self._options.mode)
+        call = Call.of(self._function, args, kwargs)
+        known, forced = self._decider.known(call, settings), self._forced(call, settings)
+        record = None if known is None else known.record
+        if settings.mode == "off":
+            return record and with_forced(record, f"{Plan()} (mode 'off')")
+        return record if forced is None else with_forced(record or self._nothing(call, forced.plan), str(forced.plan))
 
     def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
         """The plans that tuning may try for these arguments, as written first; none is tried now."""
@@ -82,6 +117,24 @@ class Asked(Generic[P, R]):
         if program is None:
             return [Plan()]
         return list(_tune.space(program, self._options, call.device.platform).plans())
+
+    def loops(self, /, *args: P.args, **kwargs: P.kwargs) -> LoopTree:
+        """The loops for these arguments (values, tracers or specs), printed as a tree; never tunes.
+
+        For each loop its trip count, the bytes carried and stacked, its share of the work, which forms
+        are legal, and for each that is not, why.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from autoloop import autoloop
+            >>> @autoloop
+            ... def smooth(xs):
+            ...     return jax.lax.scan(lambda h, x: (jnp.tanh(h + x), None), 0.0, xs)[0]
+            >>> tree = smooth.loops(jax.ShapeDtypeStruct((100,), "float32"))
+            >>> print(next(form.why_not for form in tree.loops[0].forms if form.form == "vmap"))
+            iteration t reads `h` written by t-1
+        """
+        return tree(self._function, self._options, Call.of(self._function, args, kwargs))
 
     def warmup(self, /, *args: Any, under: str | None = None, **kwargs: Any) -> Record:
         """Tunes for these arguments now, unless a record is remembered, and returns the record.
@@ -97,6 +150,16 @@ class Asked(Generic[P, R]):
         Raises:
             ValueError: `under` is neither, or there is nothing to differentiate.
             RuntimeError: the mode forbids tuning, or the function closes over tracers.
+
+        Example:
+            >>> import jax
+            >>> from autoloop import autoloop
+            >>> @autoloop(forms=["inline"], budget_s=2)
+            ... def total(xs):
+            ...     return jax.lax.scan(lambda c, x: (c + x, None), 0.0, xs)[0]
+            >>> record = total.warmup(jax.ShapeDtypeStruct((3,), "float32"))
+            >>> [trial.plan for trial in record.trials]
+            ['as-written', '0=inline']
         """
         if under not in (None, "grad"):
             raise ValueError(f"under must be None or 'grad'; got {under!r}")
@@ -153,6 +216,23 @@ class Asked(Generic[P, R]):
         """
         call = Call.of(self._function, args, kwargs)
         return self._decider.explain(call, _config.current(self._options.mode)).text
+
+    def _forced(self, call: Call, settings: _config.Settings) -> Decision | None:
+        """The decision to run the plan that the settings force, if they do."""
+        if settings.plan is None or settings.mode == "off":
+            return None
+        try:
+            plan = check_plan(settings.plan)
+        except ValueError as error:
+            raise PlanError(f"AUTOLOOP_PLAN (or settings(plan=...)) is {settings.plan!r}: {error}") from None
+        return self._decider.forced(call, plan)
+
+    def _nothing(self, call: Call, plan: Plan) -> Record:
+        """What stands for a record where a plan is forced and nothing is remembered."""
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        parts = program and _signature.parts(program.traced, call.key, call.places, self._options.context())
+        trials, why = (Trial(str(plan)),), "nothing is remembered for these arguments"
+        return Record(self._function.name, parts or {}, str(plan), trials, why, created=_tune.now())
 
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
         settings = _config.current(self._options.mode)

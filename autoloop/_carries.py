@@ -16,6 +16,7 @@ from jax.extend import core as jec
 from autoloop import _jaxpr, _parts
 from autoloop._atoms import Inliner, is_plain_call, variables
 from autoloop._loops import Loop
+from autoloop._signature import aval_text
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ class Counter:
 
 
 PASSED = "passed"
+
+
+def carry_texts(scan: _jaxpr.Scan) -> list[str]:
+    """Each carry as sentences name it: as the user's body does, else by its position among the carry's leaves."""
+    _, avals, _ = scan.split_inputs(_jaxpr.in_avals(scan.body))
+    pairs = enumerate(zip(_jaxpr.carry_names(scan), avals, strict=True))
+    return [f"`{name}`" if name else f"carry {k} ({aval_text(_jaxpr.struct(aval))})" for k, (name, aval) in pairs]
 
 
 def carry_roles(scan: _jaxpr.Scan, flat: Flat) -> list[Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from autoloop import _config
+from autoloop._config import did_you_mean
 from autoloop._store import Store
 from autoloop._stores import store_of
 
@@ -28,12 +28,6 @@ class ProblemError(Exception):
     def __init__(self, text: str, status: int = 1) -> None:
         super().__init__(text)
         self.status = status
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'list'?` where some known word is near, else ""."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class Parser(argparse.ArgumentParser):

@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from autoloop import _report, _wisdom
-from autoloop._cli import Commands, ProblemError, answer, did_you_mean, own_store
+from autoloop._cli import Commands, ProblemError, answer, own_store
+from autoloop._config import did_you_mean
 from autoloop._entries import Entry, age_s, entries
 
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}

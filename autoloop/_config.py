@@ -9,17 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import functools
 import logging
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoloop._records import AutoloopWarning
+
 MODES = ("tune", "cached", "strict", "off")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+#: The variables that are read; another one that begins alike is a mistake.
+VARIABLES = (
+    "AUTOLOOP_MODE",
+    "AUTOLOOP_PLAN",
+    "AUTOLOOP_CACHE_DIR",
+    "AUTOLOOP_WISDOM",
+    "AUTOLOOP_BUDGET_S",
+    "AUTOLOOP_LOG",
+)
 
 _log = logging.getLogger("autoloop")
 
@@ -44,6 +59,12 @@ class Settings:
     wisdom: tuple[str, ...] = ()
     budget_s: float | None = None
     log: str | None = None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'list'?` where some known word is near, else ""."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_mode(name: str, value: Any) -> str:
@@ -75,12 +96,23 @@ def _level_of(name: str, text: str) -> str:
     return text.lower()
 
 
+@functools.cache  # once in a process; not if the warning was raised as an error
+def _warn_of_unknown_variables() -> None:
+    for name in sorted(os.environ):
+        if name.startswith("AUTOLOOP_") and name not in VARIABLES:
+            known = f"autoloop reads {', '.join(VARIABLES)}{did_you_mean(name, VARIABLES)}"
+            warnings.warn(f"autoloop: the environment variable {name} has no effect; {known}", AutoloopWarning, 2)
+
+
 def from_environment() -> Settings:
     """The settings that the six environment names give; an empty value counts as unset.
+
+    Warns once in a process of variables that begin alike and are none of the six.
 
     Raises:
         ValueError: naming the variable, its value and what is allowed.
     """
+    _warn_of_unknown_variables()
     get = os.environ.get
     wisdom, budget, level = get("AUTOLOOP_WISDOM"), get("AUTOLOOP_BUDGET_S"), get("AUTOLOOP_LOG")
     return Settings(
@@ -158,7 +190,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
     """
     known = [f.name for f in dataclasses.fields(Settings)]
     if odd := sorted(set(changes) - set(known)):
-        raise TypeError(f"settings() knows {', '.join(known)}; got {', '.join(odd)}")
+        raise TypeError(f"settings() knows {', '.join(known)}; got {', '.join(odd)}{did_you_mean(odd[0], known)}")
     with override(**_checked(changes)):
         yield current()
 

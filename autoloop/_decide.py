@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Hashable
 from dataclasses import replace
 
-from autoloop import _miss, _recheck, _signature, _tune, _variants, _wanted
+from autoloop import _listeners, _miss, _recheck, _signature, _tune, _variants, _wanted
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
@@ -153,6 +153,7 @@ class Decider:
         if slow and not decision.plan.as_written:
             record = _demoted(record, "the whole call was slower than expected of as-written")
         store_of(settings).put(_signature.digest(record.key), record)
+        _listeners.tell(record)
         kept = None if slow else decision.candidate
         confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
         return self._keep(call, settings, confirmed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from autoloop import _choose, _prints, _signature, _tune
+from autoloop import _choose, _prints, _report, _signature, _tune
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._plan import Plan
@@ -88,6 +88,11 @@ def _trace_plan(program: Program, record: Record) -> Plan:
         return Plan()
     best, _ = _choose.choose(legal, _choose.Rules(expected_calls=record.expected_calls))
     return plans[best.plan] or Plan()
+
+
+def with_forced(record: Record, plan: str) -> Record:
+    """The record for a reader who is to know that another plan than its winner is forced."""
+    return record.replace(environment={**record.environment, _report.FORCED: plan})
 
 
 def parsed(text: str) -> Plan | None:

@@ -14,7 +14,27 @@ R = TypeVar("R")
 
 
 @overload
-def autoloop(fun: Callable[P, R], /) -> Autoloop[P, R]: ...
+def autoloop(
+    fun: Callable[P, R],
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    expected_calls: int | None = None,
+    budget_s: float = 30.0,
+    margin: float = 0.03,
+    rtol: float | None = None,
+    atol: float | None = None,
+    bitwise: bool = False,
+    forms: Sequence[str] | None = None,
+    max_memory_bytes: int | None = None,
+    progress: bool | None = None,
+    allow_side_effects: bool = False,
+    mode: str | None = None,
+    make_inputs: Callable[..., Mapping[str, Any]] | None = None,
+) -> Autoloop[P, R]: ...
 
 
 @overload

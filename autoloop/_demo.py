@@ -6,8 +6,6 @@ sequences of a batch, inside that a scan over time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -16,13 +14,16 @@ from autoloop._call import Call
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._program import Function, Program
-from autoloop._records import Record, Trial
+from autoloop._records import AS_WRITTEN, Record, Trial
 
 #: Batches, sequences in a batch, time steps, width of the network.
 SIZES = (60, 16, 24, 48)
 _BUDGET_S = 30.0
 #: The forms of the founding question: Python loop over a jitted step, fully eager, jitted Python loop.
 _CLASSICS = ("0=python(1)", "0=eager", "0=inline")
+
+#: An interval of a ratio no wider than this that holds 1 means as fast; a wider one means not known.
+_NARROW = 0.15
 
 
 def program(weights: jax.Array, batches: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -91,12 +92,15 @@ def _runs(written: Trial, python: Trial) -> str:
     assert python.ratio is not None
     assert python.ratio_low is not None
     assert python.ratio_high is not None
-    sure = python.ratio_high < 1 or python.ratio_low > 1
-    how = ("faster" if python.ratio < 1 else "slower") if sure else "neither faster nor slower"
-    return (
-        f"It runs {how}: {_ms(python)} a call against {_ms(written)} as written, "
-        f"{python.ratio:.2f}x the time ({python.ratio_low:.2f} to {python.ratio_high:.2f})."
+    figures = (
+        f"{_ms(python)} a call against {_ms(written)} as written, "
+        f"{python.ratio:.2f}x the time ({python.ratio_low:.2f} to {python.ratio_high:.2f})"
     )
+    if python.ratio_high < 1 or python.ratio_low > 1:
+        return f"It runs {'faster' if python.ratio < 1 else 'slower'}: {figures}."
+    if python.ratio_high - python.ratio_low <= _NARROW:
+        return f"It runs neither faster nor slower: {figures}."
+    return f"Whether it runs faster can't be told, the measurements vary too much: {figures}."
 
 
 def _ms(trial: Trial) -> str:
@@ -106,12 +110,11 @@ def _ms(trial: Trial) -> str:
 
 def text(record: Record) -> str:
     """What the demo prints once it has measured."""
-    winner: Any = record.trial(record.winner)
-    return "\n".join(
-        [
-            _report.text(record),
-            "",
-            f"Winner: {record.winner}, {winner.ratio:.2f}x the time as written.",
-            answer(record),
-        ]
-    )
+    return "\n".join([_report.text(record), "", _winner(record), answer(record)])
+
+
+def _winner(record: Record) -> str:
+    winner = record.trial(record.winner)
+    if record.winner == AS_WRITTEN or winner is None or winner.ratio is None:
+        return f"No other form won, so it stays as written: {record.verdict}."
+    return f"Winner: {record.winner}, {winner.ratio:.2f}x the time as written."

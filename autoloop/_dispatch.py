@@ -20,10 +20,8 @@ from autoloop import _config, _host, _html, _jaxpr, _options, _plot, _report
 from autoloop._asked import Asked
 from autoloop._call import Call
 from autoloop._decision import AS_WRITTEN, Decision
-from autoloop._plan import Plan
-from autoloop._plans import check_plan
 from autoloop._program import Args, Found, Function, HostProgram, Kwargs, Miss, OneProgram, Planned
-from autoloop._records import PlanError, Record
+from autoloop._records import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,9 +168,7 @@ class Autoloop(Asked[P, R]):
     def _decision(self, call: Call, settings: _config.Settings) -> Decision:
         if settings.mode == "off":
             return AS_WRITTEN
-        if settings.plan is not None:
-            return self._decider.forced(call, _forced_plan(settings.plan))
-        return self._decider.decide(call, settings)
+        return self._forced(call, settings) or self._decider.decide(call, settings)
 
     def _confirm(self, call: Call, decision: Decision, settings: _config.Settings) -> R:
         """The first whole call of a plan that was tried on a shortened program, compiled before, timed."""
@@ -222,13 +218,6 @@ class Autoloop(Asked[P, R]):
         """If the hot path holds as-written for want of a record, lets it look again."""
         if call.key in self._planned.plans or call.key in self._planned.hosts:
             self._reset()
-
-
-def _forced_plan(text: str) -> Plan:
-    try:
-        return check_plan(text)
-    except ValueError as error:
-        raise PlanError(f"AUTOLOOP_PLAN (or settings(plan=...)) is {text!r}: {error}") from None
 
 
 # A record shows as its report; the record itself, plain data, does not know how.

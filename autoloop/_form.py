@@ -62,6 +62,8 @@ class Form(abc.ABC):
     name: ClassVar[str]
     #: What may stand in the brackets of a choice, for messages: "" for nothing, else like "NUMBER".
     takes: ClassVar[str] = ""
+    #: What to put there to ask whether it is legal at all: legal with that if legal with anything.
+    least: ClassVar[Parameter] = None
     #: Whether it runs in Python: only for loops on the spine, at top level, with concrete arguments.
     on_host: ClassVar[bool] = False
 

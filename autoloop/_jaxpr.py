@@ -100,6 +100,13 @@ def read_scan(eqn: Any) -> Scan:
         ) from error
 
 
+def carry_names(scan: Scan) -> list[str]:
+    """What the user's body calls each carry; "" where jax does not know it, as under `grad` and `vmap`."""
+    names = inner(scan.body).debug_info.arg_names or ()
+    known = len(names) == len(in_avals(scan.body))
+    return scan.split_inputs(names)[1] if known else [""] * scan.num_carry
+
+
 def bodies(eqn: Any) -> list[Jaxpr]:
     """The closed jaxprs inside an equation that we may rewrite, in order."""
     found = [eqn.params[name] for name in _BODIES.get(eqn.primitive.name, ()) if name in eqn.params]
@@ -169,9 +176,7 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
     traced = jitted.trace(*args, **kwargs)
     donated = tuple(leaf.donated for leaf in jax.tree.leaves(traced.args_info))
     # A tracer closed over becomes a leading input that no argument stands for.
-    if len(traced.jaxpr.in_avals) != len(donated):
-        return None
-    if any(isinstance(c, jax.core.Tracer) for c in traced.jaxpr.consts):
+    if len(traced.jaxpr.in_avals) != len(donated) or any(map(is_tracer, traced.jaxpr.consts)):
         return None
     return Traced(traced.jaxpr, traced.in_tree, jax.tree.structure(traced.out_info), donated)
 
@@ -248,8 +253,8 @@ def conform(value: Any, aval: Aval) -> Any:
     if have.dtype == aval.dtype and have.weak_type == aval.weak_type:
         return value
     # The public convert_element_type can't make a weak type.
-    lax_module = importlib.import_module("jax._src.lax.lax")
-    return lax_module._convert_element_type(value, aval.dtype, weak_type=aval.weak_type)
+    convert = importlib.import_module("jax._src.lax.lax")._convert_element_type
+    return convert(value, aval.dtype, weak_type=aval.weak_type)
 
 
 def conform_all(values: Iterable[Any], avals: Iterable[Aval]) -> list[Any]:
@@ -272,10 +277,8 @@ def with_bodies(eqn: Any, new_bodies: Sequence[Jaxpr]) -> dict[str, Any]:
     todo, params = list(new_bodies), dict(eqn.params)
     for name in _BODIES[eqn.primitive.name]:
         old = eqn.params[name]
-        if isinstance(old, tuple):
-            params[name] = tuple(_like(body, todo.pop(0)) for body in old)
-        else:
-            params[name] = _like(old, todo.pop(0))
+        many = isinstance(old, tuple)
+        params[name] = tuple(_like(body, todo.pop(0)) for body in old) if many else _like(old, todo.pop(0))
     return params
 
 

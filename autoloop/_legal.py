@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autoloop._config import did_you_mean
 from autoloop._form import Form, Forms
 from autoloop._loops import Loop, path_text
-from autoloop._plan import COMPILER_OPTIONS, Choice, Plan
+from autoloop._plan import COMPILER_OPTIONS, Choice, Parameter, Plan
 
 
 def form_why_not(choice: Choice, forms: Forms) -> str | None:
     """What is wrong with a choice whatever the program: its form, or whether it takes a parameter."""
     if choice.form not in forms:
-        return f"{choice}: there is no form {choice.form!r}; the forms are: {', '.join(forms)}"
+        near = did_you_mean(choice.form, forms)
+        return f"{choice}: there is no form {choice.form!r}; the forms are: {', '.join(forms)}{near}"
     form = forms[choice.form]
     if bool(form.takes) != (choice.parameter is not None):
         usage = f"{form.name}({form.takes})" if form.takes else form.name
@@ -43,15 +45,21 @@ def why_not(plan: Plan, loops: Sequence[Loop], forms: Forms) -> str | None:
             have = ", ".join(loop.name for loop in loops) or "none"
             return f"{choice}: there is no loop {path_text(choice.path)}; the loops are: {have}"
         form, loop = forms[choice.form], by_path[choice.path]
-        if loop.effects and not form.keeps_effects:
-            return f"{choice}: the body has side effects ({', '.join(loop.effects)}), which must stay as they are"
-        reason = form.why_not(loop, choice.parameter) or _host_why_not(form, loop, plan, forms)
+        reason = loop_why_not(form, loop, choice.parameter) or host_why_not(form, loop, plan, forms)
         if reason:
             return f"{choice}: {reason}"
     return None
 
 
-def _host_why_not(form: Form, loop: Loop, plan: Plan, forms: Forms) -> str | None:
+def loop_why_not(form: Form, loop: Loop, parameter: Parameter) -> str | None:
+    """Why a form may not run a loop, whatever runs the loops around it, as one sentence; None if it may."""
+    if loop.effects and not form.keeps_effects:
+        return f"the body has side effects ({', '.join(loop.effects)}), which must stay as they are"
+    return form.why_not(loop, parameter)
+
+
+def host_why_not(form: Form, loop: Loop, plan: Plan, forms: Forms) -> str | None:
+    """Why no Python loop may stand where a loop does in a plan, as one sentence; None if one may, or none would."""
     if not form.on_host:
         return None
     if not loop.on_spine:

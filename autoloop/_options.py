@@ -10,7 +10,7 @@ from typing import Any
 
 from autoloop._agree import Tolerance
 from autoloop._choose import Rules
-from autoloop._config import check_mode, check_seconds
+from autoloop._config import check_mode, check_seconds, did_you_mean
 from autoloop._plan import Plan
 from autoloop._plans import ALL_FORMS
 
@@ -78,8 +78,9 @@ def check(options: Mapping[str, Any]) -> Options:
     """
     known = {f.name: f.default for f in dataclasses.fields(Options)}
     if odd := sorted(set(options) - set(known)):
-        allowed = ", ".join([*JIT_OPTIONS, *known])
-        raise TypeError(f"autoloop() has no option {', '.join(odd)}; the options are: {allowed}")
+        names = (*JIT_OPTIONS, *known)
+        near = did_you_mean(odd[0], names)
+        raise TypeError(f"autoloop() has no option {', '.join(odd)}; the options are: {', '.join(names)}{near}")
     found: dict[str, Any] = {**known, **options}
     found["budget_s"] = check_seconds("budget_s", found["budget_s"])
     _whole("expected_calls", found["expected_calls"])
@@ -129,5 +130,5 @@ def _forms(value: Any) -> tuple[str, ...] | None:
         raise ValueError(f"forms must hold some {allowed}; got {value!r}")
     for name in names:
         if not isinstance(name, str) or name not in ALL_FORMS:
-            raise ValueError(f"forms must hold {allowed}; got {name!r}")
+            raise ValueError(f"forms must hold {allowed}; got {name!r}{did_you_mean(str(name), ALL_FORMS)}")
     return names

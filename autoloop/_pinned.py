@@ -6,7 +6,7 @@ import functools
 import logging
 import types
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from autoloop import _jaxpr
 from autoloop._call import Call
@@ -16,7 +16,9 @@ from autoloop._program import Found, Function, HostProgram, Miss, Planned, Progr
 from autoloop._records import PlanError
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 _log = logging.getLogger("autoloop")
 
@@ -50,6 +52,16 @@ class Pinned(Generic[P, R]):
             return cast(R, self._build(Call.of(self._function, args, kwargs))(*args, **kwargs))
         # If not `Found`, then jit is disabled and ran the function as written.
         return cast(R, found.host(*args, **kwargs) if type(found) is Found else found)
+
+    def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan:
+        """The plan in force, whatever the arguments: the one that it is pinned to."""
+        return self._plan
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+
+    @overload
+    def __get__(self: Pinned[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does."""

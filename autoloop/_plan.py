@@ -11,7 +11,7 @@ from autoloop._records import AS_WRITTEN
 
 Parameter = int | str | None
 
-_CHOICE = re.compile(r"(\d+(?:/\d+)*)=([a-z]+)(?:\((\w+)\))?\Z")
+_CHOICE = re.compile(r"(\d+(?:/\d+)*)=([a-z]+)(?:\((\w+|-\d+)\))?\Z")
 _OPTION = re.compile(r"(xla_[a-z_]+)=([\w,]+)\Z")
 
 #: XLA options that a plan may carry, by platform, with the values worth a trial. A closed list: an
@@ -51,6 +51,14 @@ class Plan:
     """A choice for some of the loops, the others running as written, and XLA options if any.
 
     `str(plan)` is its text, `Plan.parse` reads it back; the empty plan prints as `as-written`.
+
+    Example:
+        >>> from autoloop import Plan
+        >>> plan = Plan.parse("0/0=unroll(8) 0=python(1)")
+        >>> print(plan, "and", Plan())
+        0=python(1) 0/0=unroll(8) and as-written
+        >>> plan.choices[1].form, plan.choices[1].parameter
+        ('unroll', 8)
     """
 
     choices: tuple[Choice, ...] = ()
@@ -121,5 +129,5 @@ def _parse_choice(word: str, text: str) -> Choice:
             f"like '0=inline' or '0/0=unroll(8)'; the empty plan is {AS_WRITTEN!r}"
         )
     path, form, given = match.groups()
-    parameter: Parameter = int(given) if given and given.isdecimal() else given
+    parameter: Parameter = int(given) if given and given.removeprefix("-").isdecimal() else given
     return Choice(tuple(map(int, path.split("/"))), form, parameter)

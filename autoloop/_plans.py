@@ -28,6 +28,9 @@ def check_plan(text: str | Plan) -> Plan:
         TypeError: neither a text nor a plan.
         ValueError: not the text of a plan, or a form that does not exist.
     """
+    if isinstance(text, str) and not text.strip():
+        written = f"write {str(Plan())!r} for the function as you wrote it"
+        raise PlanError(f"a plan must say something; got {text!r}; {written}")
     plan = Plan.parse(text)
     for choice in plan.choices:
         if reason := _legal.form_why_not(choice, ALL_FORMS):

@@ -23,6 +23,8 @@ _NUMBER_PT, _DIGIT_PT = 8.0, 5.0
 _DOT_PT, _STAR_PT = 3.0, 9.0
 #: Where a number may stand beside its dot: angles in degrees, then distances in points.
 _ANGLES, _DISTANCES_PT = (0, 180, 90, 270, 45, 135, 225, 315), (9.0, 15.0, 22.0, 30.0)
+#: A number farther than this from its dot is joined to it by a line.
+_FAR_PT = 14.0
 
 Point = tuple[float, float]
 
@@ -88,11 +90,12 @@ def _scatter(axes: Any, trials: Sequence[Trial], record: Record) -> None:
     axes.set(xscale="log", yscale="log", xlabel="tracing and compiling, s", ylabel="one call, ms")
     for trial, build, run in zip(trials, x, y, strict=True):
         chosen = trial.plan == record.winner
+        written = trial.plan == AS_WRITTEN
         size, marker = (220, "*") if chosen else (36, "o")
-        label = "chosen" if chosen else "as written" if trial.plan == AS_WRITTEN else None
-        axes.scatter(
-            [build], [run], s=size, marker=marker, color=_colour(trial, record), label=label, zorder=2 + chosen
-        )
+        label = "chosen" if chosen else "as written" if written else None
+        look = {"color": _colour(trial, record), "edgecolor": "white" if written else None, "linewidth": 0.8}
+        # As written stands above the star of a winner that builds and runs much the same.
+        axes.scatter([build], [run], s=size, marker=marker, label=label, zorder=2 + chosen + 2 * written, **look)
     axes.margins(0.12)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(importlib.import_module("matplotlib.ticker").LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -106,9 +109,10 @@ def _scatter(axes: Any, trials: Sequence[Trial], record: Record) -> None:
     reaches = [_STAR_PT if t.plan == record.winner else _DOT_PT for t in trials]
     numbers = [str(number) for number in range(1, len(trials) + 1)]
     for number, point, offset in zip(numbers, zip(x, y, strict=True), place(places, numbers, reaches), strict=True):
-        axes.annotate(
-            number, point, offset, textcoords="offset points", ha="center", va="center", fontsize=_NUMBER_PT, zorder=5
-        )
+        far = math.hypot(*offset) > _FAR_PT
+        line = {"arrowstyle": "-", "color": "#777777", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0} if far else None
+        where = {"textcoords": "offset points", "ha": "center", "va": "center"}
+        axes.annotate(number, point, offset, fontsize=_NUMBER_PT, zorder=6, arrowprops=line, **where)
 
 
 def _bars(axes: Any, trials: Sequence[Trial], record: Record) -> None:

@@ -166,8 +166,7 @@ class _Search:
             return None
         if self.left_s <= 0:  # foretelling takes time too where there are many loops
             self.out_of_budget = True
-            reason = f"the budget of {self.budget.seconds:.3g} s was spent"
-            self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
+            self.trials[plan] = Trial(str(plan), Status.SKIPPED, "the budget but for the last race was spent")
             return self.trials[plan]
         build_s, source = _foretell.build_s(plan, self.space, self.trials)
         if build_s > most * self.budget.seconds:

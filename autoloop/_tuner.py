@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoloop import _recheck, _resume, _signature, _specs, _trial, _tune, _variants
+from autoloop import _listeners, _recheck, _resume, _signature, _specs, _trial, _tune, _variants
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
@@ -82,6 +82,7 @@ class Tuner:
         if request.only and partial is not None:
             tuned = replace(tuned, record=_recheck.merged(tuned.record, partial))
         store.put(_signature.digest(key), tuned.record)
+        _listeners.tell(tuned.record)
         return tuned if request.program is program else replace(tuned, winner=None)
 
     def _meanwhile(self, program: Program, store: Store, key: Mapping[str, str]) -> Record | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import autoloop
-from autoloop import Record, Trial, _cli, _cli_store, _entries, _signature, _wisdom
+from autoloop import Record, Trial, _cli_store, _config, _entries, _signature, _wisdom
 from autoloop.__main__ import main
 from autoloop._store import Store
 
@@ -90,7 +90,7 @@ def test_a_mistake_is_answered_with_what_is_near(words, near, capsys):
 
 def test_a_word_that_is_near_nothing_gets_no_guess(capsys):
     assert "did you mean" not in fails(["xyzzy"], capsys, 2)
-    assert _cli.did_you_mean("xyzzy", ["list"]) == ""
+    assert _config.did_you_mean("xyzzy", ["list"]) == ""
 
 
 def test_every_command_has_one_line_of_help(capsys):

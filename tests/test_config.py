@@ -14,6 +14,7 @@ import pytest
 from autoloop import _config
 from autoloop._config import Settings, settings
 from autoloop._plan import Plan
+from autoloop._records import AutoloopWarning
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +98,42 @@ def test_a_bad_environment_leaves_no_setting_behind(monkeypatch):
     with pytest.raises(ValueError, match="AUTOLOOP_LOG"), settings(mode="off"):
         pytest.fail("the block must not run")
     assert not _config.overridden()
+
+
+UNKNOWN = (
+    "autoloop: the environment variable {} has no effect; autoloop reads AUTOLOOP_MODE, AUTOLOOP_PLAN, "
+    "AUTOLOOP_CACHE_DIR, AUTOLOOP_WISDOM, AUTOLOOP_BUDGET_S, AUTOLOOP_LOG{}"
+)
+
+
+@pytest.fixture
+def fresh_process():
+    _config._warn_of_unknown_variables.cache_clear()
+    yield
+    _config._warn_of_unknown_variables.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("AUTOLOOP_BUDGET", "; did you mean 'AUTOLOOP_BUDGET_S'?"), ("AUTOLOOP_XYZZY_PLUGH_QUUX", "")],
+)
+def test_a_variable_that_is_none_of_the_six_is_warned_of_once(monkeypatch, name, near, fresh_process):
+    monkeypatch.setenv(name, "3")
+    with pytest.warns(AutoloopWarning) as caught:
+        assert [_config.current(), _config.current()] == [Settings(), Settings()]
+    assert [str(warning.message) for warning in caught] == [UNKNOWN.format(name, near)]
+
+
+def test_a_warning_that_is_an_error_comes_again(monkeypatch, fresh_process):
+    monkeypatch.setenv("AUTOLOOP_MODUS", "off")
+    for _ in range(2):
+        with pytest.raises(AutoloopWarning, match="AUTOLOOP_MODUS has no effect"):
+            _config.current()
+
+
+def test_settings_know_near_misses():
+    with pytest.raises(TypeError, match=r"got budget; did you mean 'budget_s'\?$"), settings(budget=3):
+        pytest.fail("the block must not run")
 
 
 # ---------------------------------------------------------------- the context manager
@@ -241,7 +278,8 @@ def test_values_of_settings(given, field, value):
         (
             {"modes": "off", "budget": 3},
             TypeError,
-            "settings() knows mode, plan, cache_dir, wisdom, budget_s, log; got budget, modes",
+            "settings() knows mode, plan, cache_dir, wisdom, budget_s, log; got budget, modes; "
+            "did you mean 'budget_s'?",
         ),
     ],
 )

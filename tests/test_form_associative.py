@@ -417,12 +417,12 @@ def test_random_affine_chains(names, length, reverse, seed):
 # ---------------------------------------------------------------- refused
 
 
-def bent(name, carry=0):
-    return f"{name} makes carry {carry} neither affine in its last value nor a max or min of sums with it"
+def bent(name, carry="h"):
+    return f"{name} makes `{carry}` neither affine in its last value nor a max or min of sums with it"
 
 
-def overflows(carry=0):
-    return f"the integers of carry {carry} might overflow when summed in another order"
+def overflows(carry="h"):
+    return f"the integers of `{carry}` might overflow when summed in another order"
 
 
 def recurrence(update, start=0.3):
@@ -461,15 +461,15 @@ REFUSED = {
     "neighbours": (recurrence(lambda h, v: jnp.flip(h) + v, VECTOR), bent("rev")),
     "an outer product": (
         recurrence(lambda h, v: (h[:, None] * jnp.ones((3, 2)))[:, 0], VECTOR),
-        "mul does not keep the elements of carry 0 where they are",
+        "mul does not keep the elements of `h` where they are",
     ),
     "another order of elements": (
         recurrence(lambda h, v: lax.reshape(h, (3, 2), (1, 0)).reshape(2, 3), jnp.ones((2, 3))),
-        "reshape does not keep the elements of carry 0 where they are",
+        "reshape does not keep the elements of `h` where they are",
     ),
     "another precision": (
         recurrence(half_then_back),
-        "convert_element_type changes the dtype of carry 0",
+        "convert_element_type changes the dtype of `h`",
     ),
     "a condition on the carry": (recurrence(lambda h, v: jnp.where(h > 0, v, h)), bent("gt")),
     "a branch on the carry": (
@@ -485,8 +485,8 @@ REFUSED = {
         bent("scan"),
     ),
     "a boolean": (recurrence(lambda h, v: h | (v > 0), False), bent("or")),
-    "two carries at once": (coupled, "carry 0 depends on carry 1, which can't be solved before it"),
-    "the second carry": (late, bent("tanh", 1)),
+    "two carries at once": (coupled, "`c[0]` depends on `c[1]`, which can't be solved before it"),
+    "the second carry": (late, bent("tanh", "c[1]")),
     "integers: a division": (recurrence(lambda h, v: h // 2, 5), None),
     "integers: lax.div": (recurrence(lambda h, v: lax.div(h, 2), 5), bent("div")),
     "integers: the best path": (
@@ -531,7 +531,7 @@ def test_choices_inside_cannot_make_it_illegal_silently():
     traced = _jaxpr.trace(jax.jit(fun), (X,), {})
     (node,) = _outline.outline(traced.jaxpr).nodes
     site = _form.Site(node.scan, node, lambda h, v: [jnp.sin(h) + v, h], body_changed=True)
-    with pytest.raises(ValueError, match="with the choices inside the loop, sin makes carry 0"):
+    with pytest.raises(ValueError, match="with the choices inside the loop, sin makes `h`"):
         FORM.emit(site, None, [jnp.float32(0), X])
 
 

@@ -902,7 +902,7 @@ def with_while_in_cond(x):
     return lax.scan(lambda c, v: (jnp.tanh(c + lax.cond(v > 0, loop, lambda u: u, v)), None), x[0], x)
 
 
-ONE = "every equation of the body is part of one recurrence through carry 0, so nothing can move"
+ONE = "every equation of the body is part of one recurrence through `c`, so nothing can move"
 REFUSED = {
     "one recurrence": (lambda x: lax.scan(lambda c, v: (jnp.tanh(c + v), c), 0.0, x), "all", ONE),
     "a call": (lambda x: lax.scan(jax.jit(lambda c, v: (jnp.tanh(c + v), c)), 0.0, x), "all", ONE),
@@ -914,12 +914,12 @@ REFUSED = {
     "a swap": (
         lambda x: lax.scan(lambda c, v: ((c[1], jnp.sin(c[0] * v)), None), (0.5, 1.0), x),
         "all",
-        "every equation of the body is part of one recurrence through carries 0 and 1, so nothing can move",
+        "every equation of the body is part of one recurrence through `c[0]` and `c[1]`, so nothing can move",
     ),
     "two recurrences": (
         lambda x: lax.scan(lambda c, v: ((jnp.sin(c[0]), jnp.cos(c[1] * v)), None), (0.5, 1.0), x),
         "all",
-        "every equation of the body is part of recurrences through carries 0 and 1, so nothing can move",
+        "every equation of the body is part of recurrences through `c[0]` and `c[1]`, so nothing can move",
     ),
     "many carries": (
         lambda x: lax.scan(lambda c, v: ((*c[1:], jnp.tanh(c[0] * v)), None), (x[0],) * 6, x),
@@ -935,26 +935,26 @@ REFUSED = {
     "cheap work": (
         lambda x: lax.scan(lambda c, v: (jnp.tanh(c + jnp.sin(v * 2)), jnp.cos(c)), 0.0, x),
         "heavy",
-        "outside the recurrence through carry 0 the body holds nothing worth moving (mul, sin, cos)",
+        "outside the recurrence through `c` the body holds nothing worth moving (mul, sin, cos)",
     ),
     "side effects": (with_print, "heavy", "the body has side effects (Debug), whose order would change"),
     "rbg keys": (
         with_odd_keys,
         "heavy",
         "the body holds random_bits with keys that are not threefry, whose bits would change, "
-        "and nothing else that could leave the recurrence through carry 0",
+        "and nothing else that could leave the recurrence through `c`",
     ),
     "raw bits": (
         with_bits,
         "heavy",
         "the body holds rng_bit_generator with keys that are not threefry, whose bits would change, "
-        "and nothing else that could leave the recurrence through carry 0",
+        "and nothing else that could leave the recurrence through `c`",
     ),
     "a while inside a cond": (
         with_while_in_cond,
         "heavy",
         "the body holds a while inside a cond, which may never end where its branch is not taken, "
-        "and nothing else that could leave the recurrence through carry 0",
+        "and nothing else that could leave the recurrence through `c`",
     ),
     **{
         name: (

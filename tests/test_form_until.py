@@ -571,11 +571,11 @@ REFUSED = {
     ),
     "no condition": (
         scanned(lambda v, x: (v * x, None), 1.0),
-        "no carry is kept under a condition",
+        "no carry is kept under a condition, so none tells that the loop is over",
     ),
     "masked by a product": (  # 0 * inf is no zero
         scanned(lambda v, x: (v + (v > 0.2) * x, None), 1.0),
-        "no carry is kept under a condition",
+        "no carry is kept under a condition, so none tells that the loop is over",
     ),
     "condition reads xs": (
         scanned(lambda v, x: (jnp.where(x < 0.5, v, v * x), None), 1.0),
@@ -587,7 +587,7 @@ REFUSED = {
     ),
     "condition reads a counter": (
         lambda: lax.fori_loop(0, 9, lambda i, v: jnp.where(i > 4, v, v * 0.5), 1.0),
-        "the condition reads the counter in carry 0, so that it need not hold for ever",
+        "the condition reads the counter in `i`, so that it need not hold for ever",
     ),
     "condition reads consts only": (
         lambda: (lambda c: lax.scan(lambda v, x: (jnp.where(c, v, v * x), None), 1.0, XS))(XS[0] > 0.5),
@@ -595,44 +595,47 @@ REFUSED = {
     ),
     "a carry goes on": (
         scanned(lambda s, x: ((kept(s[0], s[0] * x), s[1] + s[0]), None), (1.0, 0.0)),
-        "carry 1 changes after the end",
+        "`s[1]` changes even where a condition keeps `s[0]`",
     ),
     "a carry settles later": (
         scanned(lambda s, x: ((kept(s[0], s[0] * x), s[0]), None), (1.0, 0.0)),
-        "carry 1 changes after the end",
+        "`s[1]` changes even where a condition keeps `s[0]`",
     ),
     "a key goes on": (
         scanned(
             lambda s, x: ((kept(s[0], s[0] * x), jax.random.split(s[1], 1)[0]), None),
             (1.0, jax.random.key(0)),
         ),
-        "carry 1 changes after the end",
+        "`s[1]` changes even where a condition keeps `s[0]`",
     ),
     "a counter of floats": (  # adding often rounds in another way than multiplying once
         scanned(lambda s, x: ((kept(s[0], s[0] * x), s[1] + 0.1), None), (1.0, 0.0)),
-        "carry 1 changes after the end",
+        "`s[1]` changes even where a condition keeps `s[0]`",
     ),
     "a counter while it lasts": (
         scanned(lambda s, x: ((kept(s[0], s[0] * x), s[1] + done_at(s[0])), None), (1.0, 0)),
-        "carry 1 changes after the end",
+        "`s[1]` changes even where a condition keeps `s[0]`",
     ),
-    "carries change places": (scanned(swapped, (1.0, 2.0)), "carry 0 changes after the end"),
-    "the end resets": (scanned(reset, (1.0, False)), "carry 0 changes after the end"),
+    "carries change places": (
+        scanned(swapped, (1.0, 2.0)),
+        "`state[0]` changes even where a condition keeps `state[1]`",
+    ),
+    "the end resets": (scanned(reset, (1.0, False)), "`state[0]` changes even where a condition keeps `state[1]`"),
     "output reads xs": (
         scanned(lambda v, x: (kept(v, v * x), (v, v + x)), 1.0),
         "stacked output 1 depends on the iteration after the end: it reads stacked inputs",
     ),
     "output reads a counter": (
         scanned(lambda s, x: ((kept(s[0], s[0] * x), s[1] + 1), s[0] * s[1]), (1.0, 0)),
-        "stacked output 0 depends on the iteration after the end: it reads the counter in carry 1",
+        "stacked output 0 depends on the iteration after the end: it reads the counter in `s[1]`",
     ),
     "two conditions": (
         scanned(two_conditions, (1.0, 2.0)),
-        "conditions differ between carry 0 and carry 1",
+        "`state[0]` and `state[1]` are kept under different conditions",
     ),
     "two conditions by one function": (
         scanned(one_condition_of_two, (1.0, 2.0)),
-        "conditions differ between carry 0 and carry 1",
+        "`state[0]` and `state[1]` are kept under different conditions",
     ),
     "too long": (
         lambda: lax.scan(lambda v, _: (kept(v, v * 0.5), None), 1.0, None, length=2**31),

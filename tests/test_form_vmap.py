@@ -351,37 +351,39 @@ def with_rule(x):
     return lax.scan(lambda c, v: (double_gradient(c), v), x[0], x)
 
 
-READS_0 = "iteration t reads carry 0, which iteration t-1 wrote"
-READS_1 = "iteration t reads carry 1, which iteration t-1 wrote"
+def reads(name):
+    return f"iteration t reads `{name}` written by t-1"
+
+
 REFUSED = {
-    "a sum": (lambda x: lax.scan(lambda c, v: (c + v, v), 0.0, x), READS_0),
-    "a recurrence": (lambda x: lax.scan(lambda c, v: (jnp.tanh(c) + v, c), 0.0, x), READS_0),
+    "a sum": (lambda x: lax.scan(lambda c, v: (c + v, v), 0.0, x), reads("c")),
+    "a recurrence": (lambda x: lax.scan(lambda c, v: (jnp.tanh(c) + v, c), 0.0, x), reads("c")),
     "the second carry": (
         lambda x: lax.scan(lambda c, v: ((c[0] + 1, c[1] * v), c[0]), (0, 1.0), x),
-        READS_1,
+        reads("c[1]"),
     ),
-    "a delay": (lambda x: lax.scan(lambda c, v: (v, c), 0.0, x), READS_0),
-    "a swap": (lambda x: lax.scan(lambda c, v: ((c[1], c[0]), v), (0.0, 1.0), x), READS_0),
+    "a delay": (lambda x: lax.scan(lambda c, v: (v, c), 0.0, x), reads("c")),
+    "a swap": (lambda x: lax.scan(lambda c, v: ((c[1], c[0]), v), (0.0, 1.0), x), reads("c[0]")),
     "written from another carry": (
         lambda x: lax.scan(lambda c, v: ((v, c[0]), v), (0.0, 1.0), x),
-        READS_0,
+        reads("c[0]"),
     ),
     "fori with an array": (
         lambda x: lax.fori_loop(0, 7, lambda i, c: c.at[i].set(i * 1.0), x),
-        READS_1,
+        reads("c"),
     ),
     "inside jit": (
         lambda x: lax.scan(jax.jit(lambda c, v: (c * v, v)), 0.0, x),
-        READS_0,
+        reads("c"),
     ),
     # i + 0.1 summed is not 0.1 * t, and a step that changes is a sum.
-    "a floating counter": (lambda x: lax.scan(lambda c, v: (c + 0.1, v * c), 0.0, x), READS_0),
+    "a floating counter": (lambda x: lax.scan(lambda c, v: (c + 0.1, v * c), 0.0, x), reads("c")),
     "a changing step": (
         lambda x: lax.scan(lambda c, v: (c + v, c), 0, jnp.arange(7)),
-        READS_0,
+        reads("c"),
     ),
-    "a reversed difference": (lambda x: lax.scan(lambda c, v: (1 - c, v * c), 0, x), READS_0),
-    "passed through a call with a derivative rule": (with_rule, READS_0),
+    "a reversed difference": (lambda x: lax.scan(lambda c, v: (1 - c, v * c), 0, x), reads("c")),
+    "passed through a call with a derivative rule": (with_rule, reads("c")),
     "side effects": (with_print, "the body has side effects (Debug), whose order would change"),
     "rbg keys": (
         with_rbg,

@@ -13,7 +13,7 @@ ROOT = Path(autoloop.__file__).parent
 #: the highest row that it can.
 ROWS = (
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
-    {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
+    {"_config", "_jaxpr", "_choose", "_timing", "_wisdom", "_listeners"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
     {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
@@ -25,7 +25,7 @@ ROWS = (
     {"_pinned", "_shorten", "_made", "_resume"},
     {"_tune"},
     {"_decision", "_recheck", "_wanted"},
-    {"_tuner", "_several", "_miss"},
+    {"_tuner", "_several", "_miss", "_tree"},
     {"_decide"},
     {"_asked", "_demo"},
     {"_dispatch"},
@@ -55,6 +55,7 @@ WITHOUT = {
     "_store": {"jax", "numpy"},
     "_disk": {"jax", "numpy"},
     "_wisdom": {"jax", "numpy"},
+    "_listeners": {"jax", "numpy"},
 }
 
 

@@ -57,7 +57,7 @@ FORM_NAMES = ", ".join(form.name for form in FORMS)
     [
         ("3=inline", "3=inline: there is no loop 3; the loops are: 0, 0/0, 1, 2, 2/0"),
         ("0/1=inline", "0/1=inline: there is no loop 0/1; the loops are: 0, 0/0, 1, 2, 2/0"),
-        ("0=inlien", f"0=inlien: there is no form 'inlien'; the forms are: {FORM_NAMES}"),
+        ("0=inlien", f"0=inlien: there is no form 'inlien'; the forms are: {FORM_NAMES}; did you mean 'inline'?"),
         ("0/0=unroll", "0/0=unroll: write 0/0=unroll(NUMBER)"),
         ("0=python", "0=python: write 0=python(NUMBER)"),
         ("0=inline(2)", "0=inline(2): write 0=inline"),

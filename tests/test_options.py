@@ -70,7 +70,7 @@ def test_a_bad_option_is_named_with_its_value_and_what_is_allowed(name, value, e
     message = str(caught.value)
     assert message.startswith(name)
     assert allowed in message
-    assert message.endswith(f"got {bad!r}")
+    assert message.partition("; did you mean")[0].endswith(f"got {bad!r}")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,21 @@ def test_an_unknown_option_is_named_with_those_there_are():
     assert message.startswith("autoloop() has no option budget, tolerance; the options are: ")
     for name in (*_options.JIT_OPTIONS, "expected_calls", "budget_s", "margin", "rtol", "atol"):
         assert re.search(rf"\b{name}\b", message)
+
+
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({"form": ["vmap"]}, "forms"),
+        ({"budget": 3}, "budget_s"),
+        ({"static_argname": "n"}, "static_argnames"),
+        ({"forms": ["inlien"]}, "inline"),
+        ({"forms": ["unroll(4)"]}, "unroll"),
+    ],
+)
+def test_a_near_miss_is_answered_with_the_right_word(options, near):
+    with pytest.raises((TypeError, ValueError), match=rf"; did you mean '{near}'\?$"):
+        autoloop(**options)
 
 
 @pytest.mark.parametrize("value", [5, "text", None])

@@ -9,7 +9,7 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import Plan, _host
+from autoloop import Plan, PlanError, _host, _program
 from autoloop._decide import Call
 from autoloop._plans import check_plan, runs_in_trace, runs_on_host
 from autoloop._program import Function, HostProgram, OneProgram, Program
@@ -164,3 +164,19 @@ def test_the_program_has_the_name_of_the_function():
     # So that profiles and compile logs show it.
     candidate = program_of(nested, XS).candidate(Plan.parse("0=inline"))
     assert candidate.planned.jitted.lower(XS).as_text().startswith("module @jit_nested")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0=unroll(-3)", "0=unroll(-3): the number must be at least 1; got -3"),
+        ("0=python(0)", "0=python(0): the number must be at least 1; got 0"),
+        ("0=inline(-3)", "0=inline(-3): write 0=inline"),
+        ("", "a plan must say something; got ''; write 'as-written' for the function as you wrote it"),
+        (" \n", "a plan must say something; got ' \\n'; write 'as-written' for the function as you wrote it"),
+    ],
+)
+def test_plans_that_users_may_not_give(text, message):
+    with pytest.raises(PlanError) as caught:
+        _program.check_plan(text)
+    assert str(caught.value) == message

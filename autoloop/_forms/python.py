@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 from jax import lax
@@ -29,6 +29,7 @@ class Python(Form):
 
     name = "python"
     takes = "NUMBER"
+    least: ClassVar[Parameter] = 1
     on_host = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:

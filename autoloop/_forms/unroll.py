@@ -7,7 +7,7 @@ scalar loop of 200 ran 2.1x faster with 8 copies and 20 to 40x slower with 20.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
@@ -22,6 +22,7 @@ class Unroll(Form):
 
     name = "unroll"
     takes = "NUMBER"
+    least: ClassVar[Parameter] = 1
     keeps_effects = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:

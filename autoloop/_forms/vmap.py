@@ -18,7 +18,7 @@ from jax import lax
 
 from autoloop import _jaxpr, _parts
 from autoloop._atoms import live
-from autoloop._carries import PASSED, Counter, carry_roles, flatten, why_not_at_once
+from autoloop._carries import PASSED, Counter, carry_roles, carry_texts, flatten, why_not_at_once
 from autoloop._form import Form, Site
 from autoloop._loops import Loop
 from autoloop._plan import Parameter
@@ -36,6 +36,7 @@ class Vmap(Form):
 
     name = "vmap"
     takes = "NUMBER"
+    least: ClassVar[Parameter] = 1
     comes_first: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
@@ -69,7 +70,7 @@ def _why_dependent(scan: _jaxpr.Scan) -> str | None:
     _, wanted = live(flat.eqns, [*y, *(v for v, role in zip(new, roles, strict=True) if role is None)])
     for index, (var, role) in enumerate(zip(carry, roles, strict=True)):
         if role is None and var in wanted:
-            return f"iteration t reads carry {index}, which iteration t-1 wrote"
+            return f"iteration t reads {carry_texts(scan)[index]} written by t-1"
     return None
 
 

@@ -10,7 +10,7 @@ from jax.extend import core as jec
 
 from autoloop import _jaxpr
 from autoloop._atoms import live
-from autoloop._carries import carry_roles, flatten
+from autoloop._carries import carry_roles, carry_texts, flatten
 from autoloop._forms.associative._linear import AFFINE, MAX, MIN, Ring, why_not_linear
 
 # Calls to look into. Remat and custom derivatives stay whole: equations are evaluated apart from
@@ -43,7 +43,7 @@ class Schedule:
     """The steps that solve a body, unless `why_not` says which carry can't be solved."""
 
     def __init__(self, scan: _jaxpr.Scan, body: _jaxpr.Jaxpr) -> None:
-        invars = body.jaxpr.invars
+        self._names, invars = carry_texts(scan), body.jaxpr.invars
         _, self.carry, _ = scan.split_inputs(invars)
         self.flat = flatten(body, self.carry, _CALLS)
         self.roles = carry_roles(scan, self.flat)
@@ -110,15 +110,15 @@ class Schedule:
         needed, _ = live(path, [new])
         summed = any(e.primitive.name in ring.scales for e in needed)
         if ring is not AFFINE and summed and jnp.issubdtype(var.aval.dtype, jnp.integer):
-            return f"the integers of carry {index} might overflow when summed in another order"
+            return f"the integers of {self._names[index]} might overflow when summed in another order"
         _, read = live(self._pending, self._roots(without=index))
         return Solved(index, ring, tuple(needed), final_only=read.isdisjoint((var, new)))
 
     def _follow(self, index: int, ring: Ring) -> tuple[list[Any], str | None]:
         """The pending equations that keep a carry linear, and why its next value is not."""
-        var, path, name = self.carry[index], [], f"carry {index}"
+        var, path, name = self.carry[index], [], self._names[index]
         blocked = {
-            self.carry[i]: f"{name} depends on carry {i}, which can't be solved before it"
+            self.carry[i]: f"{name} depends on {self._names[i]}, which can't be solved before it"
             for i in self._todo
             if i != index
         }

@@ -34,6 +34,7 @@ class Distribute(Form):
 
     name = "distribute"
     takes = "heavy|all|NUMBER"
+    least: ClassVar[Parameter] = "all"
     comes_first: ClassVar[bool] = True
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:

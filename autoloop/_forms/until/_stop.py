@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoloop import _jaxpr
+from autoloop._carries import carry_texts
 from autoloop._forms.until._facts import Assumption, Fact, Reading, read_body
 from autoloop._forms.until._slices import Place
 
@@ -53,7 +54,11 @@ def find_stop(scan: _jaxpr.Scan) -> Stop | str:
                 return Stop(place, value, counters)
             failures.append((attempt.distance, reason))
     # What keeps most carries, and of those that have conditions, was meant to end the loop.
-    return min(failures, key=lambda f: f[0])[1] if failures else "no carry is kept under a condition"
+    return (
+        min(failures, key=lambda f: f[0])[1]
+        if failures
+        else "no carry is kept under a condition, so none tells that the loop is over"
+    )
 
 
 def _keeping(fact: Fact, position: int) -> list[tuple[Place, int]]:
@@ -101,8 +106,9 @@ class _Attempt:
         other = self.changed[0]
         guarded = [k for k, pairs in enumerate(self._guards) if self._assumed.place in {p for p, _ in pairs}]
         if self._guards[other] and other not in guarded:
-            return f"conditions differ between carry {guarded[0]} and carry {other}"
-        return f"carry {other} changes after the end"
+            return f"{self._name(guarded[0])} and {self._name(other)} are kept under different conditions"
+        kept = [self._name(k) for k in guarded if k not in self.changed]
+        return f"{self._name(other)} changes even where a condition {f'keeps {kept[0]}' if kept else 'holds'}"
 
     def _condition_problem(self) -> str | None:
         condition = self._reading.condition
@@ -128,4 +134,7 @@ class _Attempt:
         if not fact.reads.isdisjoint(xs):
             return "stacked inputs"
         counting = [k for k in sorted(self._counters) if carry[k] in fact.reads]
-        return f"the counter in carry {counting[0]}" if counting else ""
+        return f"the counter in {self._name(counting[0])}" if counting else ""
+
+    def _name(self, carry: int) -> str:
+        return carry_texts(self._scan)[carry]
