@@ -7,14 +7,14 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from autoloop import _config, _made, _options, _tune
+from autoloop import _config, _jaxpr, _made, _options, _tune
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import Decision
 from autoloop._pinned import Pinned
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program, check_plan, runs_on_host
-from autoloop._records import Record
+from autoloop._records import Record, UnsupportedJaxError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,10 +99,15 @@ class Asked(Generic[P, R]):
         """
         if under not in (None, "grad"):
             raise ValueError(f"under must be None or 'grad'; got {under!r}")
+        if problem := _jaxpr.missing():
+            return self._decider.unsupported(problem)
         settings = _config.current(self._options.mode)
         call = _made.call(self._function, self._options, args, kwargs)
         if under == "grad":
-            record = self._decider.under_grad(call, settings)
+            try:
+                record = self._decider.under_grad(call, settings)
+            except UnsupportedJaxError as error:
+                record = self._decider.unsupported(str(error))
             self._reset()
         else:
             record = self._decider.decide(call, settings).record
@@ -154,6 +159,8 @@ class Asked(Generic[P, R]):
         return self._decider.explain(call, _config.current(self._options.mode)).text
 
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
+        if _jaxpr.missing():
+            return None
         settings = _config.current(self._options.mode)
         return self._decider.known(Call.of(self._function, args, kwargs), settings)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jax.extend import core as jec
-
 from autoloop import _jaxpr
+from autoloop._jaxpr import jec
 
 
 def is_literal(atom: Any) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jec
 
 from autoloop import _jaxpr, _parts
 from autoloop._atoms import Inliner, is_plain_call, variables
+from autoloop._jaxpr import jec
 from autoloop._loops import Loop
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend import core as jec
 
 from autoloop import _jaxpr, _outline
+from autoloop._jaxpr import jec
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _config, _form, _host, _jaxpr, _legal, _mesh, _outline
+from autoloop import _apply, _config, _form, _host, _installed, _jaxpr, _legal, _mesh, _outline
 from autoloop._forms import FORMS
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
@@ -236,8 +236,9 @@ class Program:
         traced = _jaxpr.trace(function.plain, args, kwargs)
         if traced is None:
             return None
-        block = _outline.outline(traced.jaxpr)
-        return cls(function, key, traced, block, find_loops(block))
+        with _installed.reading():
+            block = _outline.outline(traced.jaxpr)
+            return cls(function, key, traced, block, find_loops(block))
 
     @property
     def effects(self) -> tuple[str, ...]:

@@ -283,8 +283,13 @@ def _environment(request: Request) -> dict[str, str]:
 
 def untuned(program: Program, key: Mapping[str, str], reason: str, expires: str = "") -> Record:
     """The record of a program that is not tuned, with the reason."""
+    return untuned_function(program.function.name, key, reason, expires)
+
+
+def untuned_function(name: str, key: Mapping[str, str], reason: str, expires: str = "") -> Record:
+    """The record of a function that is not tuned, with the reason."""
     return Record(
-        function=program.function.name,
+        function=name,
         key=dict(key),
         winner=AS_WRITTEN,
         trials=(Trial(AS_WRITTEN, reason=reason),),

@@ -13,6 +13,7 @@ ROOT = Path(autoloop.__file__).parent
 #: the highest row that it can.
 ROWS = (
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
+    {"_installed"},
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
