@@ -41,6 +41,18 @@ def is_plain_call(eqn: Any) -> bool:
     return plain and not _jaxpr.bodies(eqn)[0].consts
 
 
+def ignores_inputs(eqn: Any) -> bool:
+    """Whether an equation is a custom_jvp_call of which some output does not depend on all inputs.
+
+    Batched in such an input only, its outputs have no batch but their tangents have: jax (0.8 to 0.12)
+    fails to differentiate that under `jit`.
+    """
+    if eqn.primitive.name != "custom_jvp_call":
+        return False
+    body = _jaxpr.inner(_jaxpr.bodies(eqn)[0])
+    return any(not live(body.eqns, [out])[1].issuperset(body.invars) for out in body.outvars)
+
+
 class Inliner:
     """Collects the equations of a jaxpr, those of some calls in the calls' place.
 

@@ -213,7 +213,8 @@ def _custom(rule: str, pool: Pool, statements: Any, numbers: Any) -> None:
     floats = [pool.pick("f", number) for number in numbers]
 
     def fun(*floats: Any) -> Any:
-        return run(statements, Pool.of_floats([*floats])).pick("f", 0)
+        # All inputs count: batched in one that does not, jax itself can't differentiate a custom_jvp call.
+        return (run(statements, Pool.of_floats([*floats])).pick("f", 0) + sum(floats)) / 4
 
     if rule == "jvp":
         called: Any = jax.custom_jvp(fun)

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from programs import SMOOTH, build, holds_while, make_args, programs
 
-from autoloop import _legal, autoloop
+from autoloop import PlanError, _legal, autoloop
+from autoloop.testing import assert_forms_agree
 
 #: Programs of the nightly run.
 NIGHTLY = int(os.environ.get("FUZZ_PROGRAMS", "2000"))
@@ -112,3 +113,26 @@ def test_many_random_programs(program):
     for transform in _TRANSFORMS:
         check(program, transform, False, most=30)
         check(program, transform, True, most=30)
+
+
+# ---------------------------------------------------------------- what failed
+
+
+def test_a_custom_jvp_call_that_ignores_an_input_is_not_batched():
+    """jax can't differentiate one that is batched in that input only: as written works, so must every plan."""
+
+    @jax.custom_jvp
+    def second(a, b):
+        return b
+
+    second.defjvp(lambda primals, tangents: (second(*primals), (tangents[0] + tangents[1]) * primals[0]))
+
+    def fun(xs, b):
+        return jax.lax.scan(lambda c, x: (c, second(jax.numpy.sin(x), b)), None, xs)[1]
+
+    args = jax.numpy.ones((4, 3)), jax.numpy.ones(3)
+    plans = assert_forms_agree(fun, *args, under=("plain", "grad"))
+    assert {choice.form for plan in plans for choice in plan.choices} >= {"inline", "unroll"}
+    for plan in ("0=vmap(4)", "0=associative"):
+        with pytest.raises(PlanError, match="that ignores an input"):
+            autoloop(fun).using(plan)(*args)
