@@ -12,6 +12,7 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
+    {"_json"},
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
     {"_installed"},
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
@@ -54,6 +55,7 @@ WITHOUT = {
     "_why": {"jax", "numpy", "time", "os", "diskcache"},
     "_store": {"jax", "numpy"},
     "_disk": {"jax", "numpy"},
+    "_json": {"jax", "numpy"},
     "_wisdom": {"jax", "numpy"},
 }
 
