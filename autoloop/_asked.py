@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from autoloop import _config, _jaxpr, _made, _options, _tune
+from autoloop._bound import Bound
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import Decision
-from autoloop._pinned import Pinned
+from autoloop._pinned import Pinned, look_like
 from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program, check_plan, runs_on_host
 from autoloop._records import Record, UnsupportedJaxError
@@ -26,7 +25,7 @@ class Asked(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, function: Function, options: _options.Options) -> None:
-        functools.update_wrapper(self, function.fun)
+        look_like(self, function.fun)
         self._function, self._options = function, options
         self._decider = Decider(function, options)
         self._pins: dict[Plan, Pinned[P, R]] = {}
@@ -46,7 +45,11 @@ class Asked(Generic[P, R]):
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does, so that methods can be decorated."""
-        return self if instance is None else types.MethodType(self, instance)
+        return self if instance is None else Bound(self, instance)
+
+    def __reduce__(self) -> str:
+        """By name, as functions: pickled where it can be imported, and its own copy."""
+        return getattr(self, "__qualname__", self._function.name)
 
     def __repr__(self) -> str:
         return f"<autoloop {self._function.name}>"

@@ -12,7 +12,7 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
-    {"_json"},
+    {"_json", "_signals", "_bound"},
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
     {"_installed"},
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
