@@ -111,8 +111,8 @@ def test_random_programs(program, transform, x64):
 @settings(max_examples=NIGHTLY, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINK)
 def test_many_random_programs(program):
     for transform in _TRANSFORMS:
-        check(program, transform, False, most=30)
-        check(program, transform, True, most=30)
+        check(program, transform, False, most=8)
+        check(program, transform, True, most=8)
 
 
 # ---------------------------------------------------------------- what failed
