@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from autoloop import _config, _made, _options, _signature, _tune
+from autoloop import _config, _jaxpr, _made, _offer, _options, _signature, _tune
+from autoloop._bound import Bound
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import Decision, with_forced
-from autoloop._pinned import Pinned
+from autoloop._pinned import Pinned, look_like
 from autoloop._plan import Plan
 from autoloop._plans import check_plan, runs_on_host
 from autoloop._program import Args, Function, Kwargs, Program
-from autoloop._records import PlanError, Record, Trial
+from autoloop._records import PlanError, Record, Trial, UnsupportedJaxError
 from autoloop._tree import LoopTree, tree
 
 P = ParamSpec("P")
@@ -30,7 +29,7 @@ class Asked(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, function: Function, options: _options.Options) -> None:
-        functools.update_wrapper(self, function.fun)
+        look_like(self, function.fun)
         self._function, self._options = function, options
         self._decider = Decider(function, options)
         self._pins: dict[Plan, Pinned[P, R]] = {}
@@ -52,11 +51,15 @@ class Asked(Generic[P, R]):
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
 
     @overload
-    def __get__(self: Asked[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Callable[Q, R]: ...
+    def __get__(self: Asked[Concatenate[S, Q], R], instance: S, owner: Any = None) -> Bound[Q, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds as a plain function does, so that methods can be decorated."""
-        return self if instance is None else types.MethodType(self, instance)
+        return self if instance is None else Bound(self, instance)
+
+    def __reduce__(self) -> str:
+        """By name, as functions: pickled where it can be imported, and its own copy."""
+        return getattr(self, "__qualname__", self._function.name)
 
     def __repr__(self) -> str:
         return f"<autoloop {self._function.name}>"
@@ -116,7 +119,7 @@ class Asked(Generic[P, R]):
         program = Program.trace(self._function, call.key, args, kwargs)
         if program is None:
             return [Plan()]
-        return list(_tune.space(program, self._options, call.device.platform).plans())
+        return list(_offer.space(program, self._options, call.device.platform).plans())
 
     def loops(self, /, *args: P.args, **kwargs: P.kwargs) -> LoopTree:
         """The loops for these arguments (values, tracers or specs), printed as a tree; never tunes.
@@ -163,10 +166,15 @@ class Asked(Generic[P, R]):
         """
         if under not in (None, "grad"):
             raise ValueError(f"under must be None or 'grad'; got {under!r}")
+        if problem := _jaxpr.missing():
+            return self._decider.unsupported(problem)
         settings = _config.current(self._options.mode)
         call = _made.call(self._function, self._options, args, kwargs)
         if under == "grad":
-            record = self._decider.under_grad(call, settings)
+            try:
+                record = self._decider.under_grad(call, settings)
+            except UnsupportedJaxError as error:
+                record = self._decider.unsupported(str(error))
             self._reset()
         else:
             record = self._decider.decide(call, settings).record
@@ -235,6 +243,8 @@ class Asked(Generic[P, R]):
         return Record(self._function.name, parts or {}, str(plan), trials, why, created=_tune.now())
 
     def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
+        if _jaxpr.missing():
+            return None
         settings = _config.current(self._options.mode)
         return self._decider.known(Call.of(self._function, args, kwargs), settings)
 

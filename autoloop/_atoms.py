@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jax.extend import core as jec
-
 from autoloop import _jaxpr
+from autoloop._jaxpr import jec
 
 
 def is_literal(atom: Any) -> bool:
@@ -40,6 +39,18 @@ def is_plain_call(eqn: Any) -> bool:
     asked = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
     plain = all(type(s).__name__ == "UnspecifiedValue" for s in asked)
     return plain and not _jaxpr.bodies(eqn)[0].consts
+
+
+def ignores_inputs(eqn: Any) -> bool:
+    """Whether an equation is a custom_jvp_call of which some output does not depend on all inputs.
+
+    Batched in such an input only, its outputs have no batch but their tangents have: jax (0.8 to 0.12)
+    fails to differentiate that under `jit`.
+    """
+    if eqn.primitive.name != "custom_jvp_call":
+        return False
+    body = _jaxpr.inner(_jaxpr.bodies(eqn)[0])
+    return any(not live(body.eqns, [out])[1].issuperset(body.invars) for out in body.outvars)
 
 
 class Inliner:

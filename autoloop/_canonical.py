@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jec
 
 from autoloop import _jaxpr
+from autoloop._jaxpr import jec
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+| id=\d+")
 _UNSTABLE = frozenset({"name", "debug_info", "fwd_jaxpr_thunk", "bwd", "jvp_jaxpr_fun", "out_trees"})

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jec
 
 from autoloop import _jaxpr, _parts
-from autoloop._atoms import Inliner, is_plain_call, variables
+from autoloop._atoms import Inliner, ignores_inputs, is_plain_call, variables
+from autoloop._jaxpr import jec
 from autoloop._loops import Loop
 from autoloop._signature import aval_text
 
@@ -113,6 +113,8 @@ def why_not_at_once(loop: Loop) -> str | None:
         name = eqn.primitive.name
         if "callback" in name or name.startswith(("ffi_call", "unvmap", "nonbatchable", "rng_uniform")):
             return f"the body holds {name}, which means something else for many iterations at once"
+        if ignores_inputs(eqn):
+            return "the body holds a custom_jvp_call that ignores an input: jax can't differentiate it batched"
         if name == "rng_bit_generator" or (name.startswith("random_") and _has_odd_key(eqn)):
             return f"the body holds {name} with keys that are not threefry: its bits would change"
         inner = (e for body in _jaxpr.bodies(eqn) for e in _jaxpr.equations(body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -19,7 +20,7 @@ from autoloop._plan import Plan
 from autoloop._plans import runs_in_trace
 from autoloop._processes import Group
 from autoloop._program import Function, OneProgram, Program
-from autoloop._records import AutoloopWarning, MissError, Record
+from autoloop._records import AutoloopWarning, MissError, Record, UnsupportedJaxError
 from autoloop._several import Question, Several
 from autoloop._stores import store_of
 from autoloop._tuner import Tuner
@@ -54,10 +55,11 @@ class Decider:
         found = self._known.get(self._name(call, settings))
         if found is not None or self.group(call) is not None:
             return found
-        program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        if program is None or not program.loops:
-            return None
-        return self._from_store(self._case(program, call, settings))
+        with contextlib.suppress(UnsupportedJaxError):
+            program = Program.trace(self._function, call.key, call.args, call.kwargs)
+            if program is not None and program.loops:
+                return self._from_store(self._case(program, call, settings))
+        return None
 
     def in_memory(self, call: Call, settings: Settings) -> Decision | None:
         """The decision that calls of this signature run with; nothing is looked up."""
@@ -79,8 +81,15 @@ class Decider:
             return FOR_NOW
         try:
             return self._decide(call, settings)
+        except UnsupportedJaxError as error:
+            return self._keep(call, settings, replace(AS_WRITTEN, record=self.unsupported(str(error))))
         finally:
             self._lock.release()
+
+    def unsupported(self, problem: str) -> Record:
+        """The record where the installed jax is one that we can't read, with one warning."""
+        self._warn_once(f"{problem}; {self._function.name} runs as written")
+        return _tune.untuned_function(self._function.name, {}, problem)
 
     def under_grad(self, call: Call, settings: Settings) -> Record | None:
         """The record of forward and backward pass tuned together, tuned now if need be and allowed.
@@ -128,7 +137,10 @@ class Decider:
         """The decision to run a plan that was forced; where it does not fit, one warning and as written."""
         name = (*call.name, plan)
         if name not in self._known:
-            program = Program.trace(self._function, call.key, call.args, call.kwargs)
+            try:
+                program = Program.trace(self._function, call.key, call.args, call.kwargs)
+            except UnsupportedJaxError as error:
+                return replace(AS_WRITTEN, record=self.unsupported(str(error)))
             if program is None:
                 return FOR_NOW
             if reason := program.why_not(plan):

@@ -7,12 +7,18 @@ class here refuses such rows for keys and for values.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
 import diskcache
 from diskcache.core import MODE_PICKLE
+
+#: How diskcache names the files of large rows; any other name could lead out of the folder.
+_OWN_FILE = re.compile(r"[0-9a-f]{2}[/\\][0-9a-f]{2}[/\\][0-9a-f]{28}\.val")
+#: A row over this many bytes is no record.
+_MOST_BYTES = 50_000_000
 
 
 class RefusedError(ValueError):
@@ -40,7 +46,21 @@ class TextDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> Any:
         if mode == MODE_PICKLE:
             raise RefusedError("a pickled row was refused")
+        if filename is not None:
+            self._check_file(filename)
         return super().fetch(mode, filename, value, read)
+
+    def remove(self, file_path: Any) -> None:
+        """Drops the file of a row; a row that names a file that is not of the store has none."""
+        if _OWN_FILE.fullmatch(str(file_path)):
+            super().remove(file_path)
+
+    def _check_file(self, filename: Any) -> None:
+        if not _OWN_FILE.fullmatch(str(filename)):
+            raise RefusedError(f"a row that names the file {filename!r:.60} was refused")
+        size = (Path(self._directory) / filename).stat().st_size
+        if size > _MOST_BYTES:
+            raise RefusedError(f"a row of {size} bytes was refused: over {_MOST_BYTES} are")
 
 
 def make_private(folder: Path) -> None:

@@ -47,7 +47,8 @@ class Autoloop(Asked[P, R]):
         self._entries = 0
         #: Candidates found by a key made in Python: see `_needs_key`.
         self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
-        self._watch_places = False
+        #: Also where the installed jax lacks what we need: the hot path is not for it.
+        self._watch_places = bool(_jaxpr.missing())
         #: Whether some signature has another plan for traces than the hot path holds.
         self._apart = False
 
@@ -81,6 +82,9 @@ class Autoloop(Asked[P, R]):
             return self._run_as_written(args, kwargs, error)
 
     def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
+        if problem := _jaxpr.missing():
+            self._decider.unsupported(problem)
+            return cast(R, self._function.plain(*args, **kwargs))
         if _config.overridden():
             return self._resolve(args, kwargs)
         call = self._take_apart(args, kwargs)

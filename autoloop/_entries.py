@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autoloop import _json
 from autoloop._records import Record, RecordError
 from autoloop._store import Store
 
@@ -62,8 +62,8 @@ def _entry(key: str, text: str) -> Entry:
 def _what_is_readable(text: str) -> tuple[str, dict[str, str]]:
     """The function and the named parts of what another version of autoloop wrote; used as text only."""
     try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        data: Any = _json.loads(text)
+    except ValueError:
         return "?", {}
     if not isinstance(data, dict):
         return "?", {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from autoloop import _agree
+from autoloop._bound import Bound
 from autoloop._decorate import autoloop
 from autoloop._dispatch import Autoloop
 from autoloop._plan import Plan
@@ -151,7 +151,7 @@ def assert_forms_agree(
         0=inline 0=unroll(2)
     """
     wanted = _checked_under((under,) if isinstance(under, str) else under)
-    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, Autoloop):
+    if isinstance(fn, Bound):
         args = (fn.__self__, *args)
         fn = fn.__func__
     looped = fn if isinstance(fn, Autoloop) else autoloop(fn)

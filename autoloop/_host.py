@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoloop import _jaxpr, _parts
+from autoloop._jaxpr import jec
 
 Values = Sequence[Any]
 
@@ -73,6 +74,20 @@ class Runnable(Protocol):
         """Runs."""
 
 
+def _without_donation(jaxpr: _jaxpr.Jaxpr) -> _jaxpr.Jaxpr:
+    """The same program, the calls that it dispatches giving up none of their inputs."""
+    eqns = [_keeping(eqn) for eqn in _jaxpr.inner(jaxpr).eqns]
+    return jec.ClosedJaxpr(_jaxpr.inner(jaxpr).replace(eqns=eqns), jaxpr.consts)
+
+
+def _keeping(eqn: Any) -> Any:
+    if any(eqn.params.get("donated_invars", ())):
+        return eqn.replace(params={**eqn.params, "donated_invars": (False,) * len(eqn.params["donated_invars"])})
+    if eqn.primitive.name not in _jaxpr.CALLS or "donated_invars" in eqn.params:  # a jit runs as one program
+        return eqn
+    return eqn.replace(params=_jaxpr.with_bodies(eqn, [_without_donation(body) for body in _jaxpr.bodies(eqn)]))
+
+
 class Piece:
     """A stretch of the program as one compiled program. `donate` names flat inputs to give up."""
 
@@ -119,7 +134,7 @@ class Eager:
     def __init__(self, jaxpr: _jaxpr.Jaxpr) -> None:
         self._jaxpr = jaxpr
         # Dispatched by itself, a call inside the body would really consume what it says it donates.
-        self._fun = _jaxpr.as_fun(_jaxpr.without_donation(jaxpr))
+        self._fun = _jaxpr.as_fun(_without_donation(jaxpr))
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
         cost.lazy = True

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend import core as jec
 
-from autoloop import _mesh
+from autoloop import _installed, _mesh
 from autoloop._records import UnsupportedJaxError
+
+jec: Any = _installed.module("jax.extend.core")
+_core: Any = _installed.module("jax._src.core")
 
 Aval = Any
 Jaxpr = Any  # jax <= 0.11: ClosedJaxpr around Jaxpr; from 0.12: one class that is both
@@ -40,6 +42,14 @@ _BODIES: Mapping[str, tuple[str, ...]] = {
     "while": ("cond_jaxpr", "body_jaxpr"),
     "custom_jvp_call": ("call_jaxpr",),
     "custom_vjp_call": ("call_jaxpr",),
+}
+#: What autoloop needs of jax beyond what jax documents.
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "jax": ("ShapeDtypeStruct", "jit", "make_jaxpr", "typeof"),
+    "jax.core": ("Tracer",),
+    "jax.extend.core": ("ClosedJaxpr", "Jaxpr", "Literal", "Var", "jaxpr_as_fun"),
+    "jax._src.core": ("trace_state_clean",),
+    "jax._src.lax.lax": ("_convert_element_type",),
 }
 #: On the way to a loop these run exactly once, so a Python loop on the host may take their place.
 CALLS = frozenset(_BODIES) - {"scan", "cond", "while"}
@@ -174,11 +184,11 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Trac
     neither kept nor run on its own.
     """
     traced = jitted.trace(*args, **kwargs)
-    donated = tuple(leaf.donated for leaf in jax.tree.leaves(traced.args_info))
-    # A tracer closed over becomes a leading input that no argument stands for.
-    if len(traced.jaxpr.in_avals) != len(donated) or any(map(is_tracer, traced.jaxpr.consts)):
-        return None
-    return Traced(traced.jaxpr, traced.in_tree, jax.tree.structure(traced.out_info), donated)
+    with _installed.reading():
+        donated = tuple(leaf.donated for leaf in jax.tree.leaves(traced.args_info))
+        # A tracer closed over becomes a leading input that no argument stands for.
+        closes = len(traced.jaxpr.in_avals) != len(donated) or any(map(is_tracer, traced.jaxpr.consts))
+        return None if closes else Traced(traced.jaxpr, traced.in_tree, jax.tree.structure(traced.out_info), donated)
 
 
 def close(fun: Flat, avals: Sequence[Aval]) -> Jaxpr:
@@ -192,19 +202,20 @@ def struct(aval: Aval, sharding: Any = None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=place)
 
 
+@functools.cache
+def missing() -> str:
+    """What the installed jax lacks of what we need, as one sentence; "" if nothing."""
+    return _installed.lacks(_NEEDS)
+
+
 def under_trace() -> bool:
     """Whether the caller runs inside a transformation, whatever it was given."""
-    return not _core().trace_state_clean()
-
-
-@functools.cache
-def _core() -> Any:
-    return importlib.import_module("jax._src.core")
+    return not _core.trace_state_clean()
 
 
 def dispatched(jitted: Any) -> int:
     """For how many signatures a jitted function was called."""
-    return int(jitted._cache_size())
+    return int(getattr(jitted, "_cache_size", int)())
 
 
 def dispatch_anew(jitted: Any) -> None:
@@ -212,7 +223,7 @@ def dispatch_anew(jitted: Any) -> None:
 
     Without this jax would serve that signature through Python for ever, 100 us a call and more.
     """
-    jitted._clear_cache()
+    getattr(jitted, "_clear_cache", bool)()
 
 
 def coordination() -> Any:
@@ -231,20 +242,6 @@ def is_tracer(value: Any) -> bool:
 def as_fun(jaxpr: Jaxpr) -> Flat:
     """A closed jaxpr as a function of its flat inputs."""
     return lambda *args: list(jec.jaxpr_as_fun(jaxpr)(*args))
-
-
-def without_donation(jaxpr: Jaxpr) -> Jaxpr:
-    """The same program, the calls that it dispatches giving up none of their inputs."""
-    eqns = [_keeping(eqn) for eqn in inner(jaxpr).eqns]
-    return jec.ClosedJaxpr(inner(jaxpr).replace(eqns=eqns), jaxpr.consts)
-
-
-def _keeping(eqn: Any) -> Any:
-    if any(eqn.params.get("donated_invars", ())):
-        return eqn.replace(params={**eqn.params, "donated_invars": (False,) * len(eqn.params["donated_invars"])})
-    if eqn.primitive.name not in CALLS or "donated_invars" in eqn.params:  # a jit runs as one program
-        return eqn
-    return eqn.replace(params=with_bodies(eqn, [without_donation(body) for body in bodies(eqn)]))
 
 
 def conform(value: Any, aval: Aval) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jec
 
 from autoloop import _jaxpr, _mesh, _outline
+from autoloop._jaxpr import jec
 
 
 @dataclass(frozen=True)

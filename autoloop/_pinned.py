@@ -23,6 +23,13 @@ S = TypeVar("S")
 _log = logging.getLogger("autoloop")
 
 
+def look_like(wrapper: Any, fun: Any) -> None:
+    """Gives a wrapper the name, text and attributes of what it wraps, but none that the wrapper has itself."""
+    functools.update_wrapper(wrapper, fun, updated=())
+    own = {name: value for name, value in getattr(fun, "__dict__", {}).items() if not name.startswith("_")}
+    vars(wrapper).update({name: value for name, value in own.items() if not hasattr(type(wrapper), name)})
+
+
 class Pinned(Generic[P, R]):
     """A function whose loops run as one plan says, for any arguments; it never tunes or stores.
 
@@ -33,7 +40,7 @@ class Pinned(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, function: Function, plan: Plan) -> None:
-        functools.update_wrapper(self, function.fun)
+        look_like(self, function.fun)
         self._function, self._plan = function, plan
         self._on_host = runs_on_host(plan)
         #: The function in this plan as `jax.jit` gives it; for plans that are one program.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import core as jec
-
 from autoloop import _jaxpr
+from autoloop._jaxpr import jec
 
 #: Equations that show values and give none: leaving them out changes no result.
 _PRINTS = ("debug_print", "debug_callback")

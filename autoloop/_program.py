@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _config, _host, _jaxpr, _legal, _mesh, _outline
+from autoloop import _apply, _config, _host, _installed, _jaxpr, _legal, _mesh, _outline, _signals
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
 from autoloop._plans import ALL_FORMS, runs_on_host
@@ -109,7 +109,7 @@ class Function:
         except Exception as error:
             # Inside shard_map a carry must vary over the same mesh axes from the first iteration on. A plan
             # found outside may begin with a constant, which varies over none.
-            if strict or not any(_mesh.manual(jax.typeof(leaf)) for leaf in leaves):
+            if strict or _signals.from_handler(error) or not any(_mesh.manual(jax.typeof(leaf)) for leaf in leaves):
                 raise
             _log.info("%s: %s does not run inside shard_map (%s); runs as written", self.name, plan, error)
             return self.as_written(*args, **kwargs)
@@ -260,8 +260,9 @@ class Program:
         traced = _jaxpr.trace(function.plain, args, kwargs)
         if traced is None:
             return None
-        block = _outline.outline(traced.jaxpr)
-        return cls(function, key, traced, block, find_loops(block))
+        with _installed.reading():
+            block = _outline.outline(traced.jaxpr)
+            return cls(function, key, traced, block, find_loops(block))
 
     @property
     def effects(self) -> tuple[str, ...]:

@@ -14,8 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autoloop import _json
+
 #: Version of the stored form. A record of another schema is a miss, never an error.
 SCHEMA = 1
+#: No search tries so many plans, and nothing that is counted comes to so many.
+_MOST_TRIALS, _LARGEST = 10_000, 2**63
 
 #: The text of the empty plan: the function as the user wrote it.
 AS_WRITTEN = "as-written"
@@ -200,6 +204,8 @@ class Record:
                 raise RecordError(f"record field {name!r} must map texts to texts")
         if not all(isinstance(note, str) for note in fields["notes"]):
             raise RecordError("record field 'notes' must hold texts")
+        if len(fields["trials"]) > _MOST_TRIALS:
+            raise RecordError(f"record has {len(fields['trials'])} trials; over {_MOST_TRIALS} are refused")
         fields["notes"] = tuple(fields["notes"])
         fields["trials"] = tuple(_trial_from(entry) for entry in fields["trials"])
         record = cls(**fields)
@@ -211,8 +217,8 @@ class Record:
     def from_json(cls, text: str) -> Record:
         """Reads what `to_json` wrote; raises `RecordError` for anything else."""
         try:
-            data = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
+            data = _json.loads(text)
+        except ValueError as error:
             raise RecordError(f"record is not JSON: {error}") from None
         return cls.from_dict(data)
 
@@ -243,6 +249,8 @@ def _checked(cls: type[Any], data: Any, noun: str) -> dict[str, Any]:
         wrong_bool = isinstance(value, bool) and bool not in kinds
         if not isinstance(value, kinds) or wrong_bool:
             raise RecordError(f"{noun} field {name!r} must be {fields[name].type}, is {value!r:.60}")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise RecordError(f"{noun} field {name!r} must be a number up to {_LARGEST}, has {value.bit_length()} bits")
         if isinstance(value, float) and not math.isfinite(value):
             raise RecordError(f"{noun} field {name!r} must be finite, is {value!r}")
     return dict(data)

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from autoloop import _canonical, _jaxpr, _mesh
+from autoloop import _canonical, _installed, _jaxpr, _mesh
 from autoloop._records import SCHEMA
 
 _log = logging.getLogger("autoloop")
@@ -190,9 +190,11 @@ def _by_process(device: Any) -> tuple[bool, int]:
 def parts(traced: _jaxpr.Traced, key: CallKey, places: Sequence[Hashable], context: str) -> dict[str, str]:
     """The named parts of a signature; `context` says under what the program was tuned."""
     device, count = device_of(places)
+    with _installed.reading():
+        program, skeleton = program_part(traced.jaxpr), skeleton_part(traced.jaxpr)
     found = {
-        "program": program_part(traced.jaxpr),
-        "skeleton": skeleton_part(traced.jaxpr),
+        "program": program,
+        "skeleton": skeleton,
         "arguments": arguments_part(key),
         "statics": statics_part(key),
         "sharding": sharding_part(places),

@@ -20,6 +20,8 @@ from autoloop import _signature, _specs
 Signature = tuple[tuple[Any, ...], dict[str, Any]]
 
 _ARRAY = re.compile(r"([a-z]\w*(?:<\w+>)?)\[((?:\d+(?:,\d+)*)?)\](\*?)")
+#: XLA counts elements in 64 bits.
+_MOST_DIGITS = 18
 _LONG = {"bf": "bfloat", "f": "float", "u": "uint", "i": "int", "c": "complex"}
 #: Objects with one of these names alone are not dicts of the user's.
 _MARKS = ("tuple", "value", "dict")
@@ -73,7 +75,10 @@ def array(text: str) -> jax.ShapeDtypeStruct:
     found = _ARRAY.fullmatch(text)
     if found is None:
         raise SpecError(f"an array is written as f32[64,128] or i32[]; got {text!r:.60}")
-    shape = tuple(int(size) for size in found[2].split(",") if size)
+    sizes = [size for size in found[2].split(",") if size]
+    if any(len(size) > _MOST_DIGITS for size in sizes):
+        raise SpecError(f"no axis is as long as that of {text!r:.60}")
+    shape = tuple(map(int, sizes))
     return jax.ShapeDtypeStruct(shape, _dtype(found[1]), weak_type=bool(found[3]))
 
 
@@ -132,6 +137,8 @@ def several(data: Any) -> list[Signature]:
     Raises:
         SpecError: the data is neither.
     """
-    if isinstance(data, list) and data and all(isinstance(item, (list, dict)) for item in data):
-        return [from_data(item) for item in data]
-    return [from_data(data)]
+    listed = isinstance(data, list) and data and all(isinstance(item, (list, dict)) for item in data)
+    try:
+        return [from_data(item) for item in (data if listed else [data])]
+    except RecursionError:
+        raise SpecError("the specs are nested too deep") from None

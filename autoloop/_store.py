@@ -20,7 +20,7 @@ from typing import Any
 
 import diskcache
 
-from autoloop import _wisdom
+from autoloop import _signals, _wisdom
 from autoloop._disk import RefusedError, TextDisk, make_private
 from autoloop._records import AutoloopWarning, Record, RecordError
 
@@ -86,6 +86,8 @@ class Store:
             with cache.transact():
                 cache.set(key, change(_text(cache, key)))
         except Exception as error:  # records may still be read: the store is not given up for a note
+            if _signals.from_handler(error):
+                raise
             _log.info("a note could not be kept: %r", error)
 
     def notes(self, prefix: str) -> Iterator[tuple[str, str]]:
@@ -137,6 +139,8 @@ class Store:
         try:
             return self._or_anew(verb)
         except Exception as error:
+            if _signals.from_handler(error):
+                raise
             self._give_up(error)
             return None
 

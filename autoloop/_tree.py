@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from autoloop import _legal, _signature, _tune
+from autoloop import _legal, _offer, _signature
 from autoloop._call import Call
 from autoloop._decision import why_untuned
 from autoloop._form import Form
@@ -192,5 +192,5 @@ def tree(function: Function, options: Options, call: Call) -> LoopTree:
     if program is None:
         return LoopTree(function.name, "", (), "the function closes over values of an outer trace")
     arguments = _signature.parts(program.traced, call.key, call.places, options.context())["arguments"]
-    nodes = _nodes(program, _tune.space(program, options, call.device.platform))
+    nodes = _nodes(program, _offer.space(program, options, call.device.platform))
     return LoopTree(function.name, arguments, nodes, why_untuned(program, options.allow_side_effects))

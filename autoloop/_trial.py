@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoloop import _agree, _timing
+from autoloop import _agree, _signals, _timing
 from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._plan import Plan
@@ -148,6 +148,8 @@ class Bench:
                     warnings.simplefilter("ignore")  # jax warned for the function as written already
                     self._prepared[plan] = self._compile_and_run(plan)
             except Exception as error:
+                if _signals.from_handler(error):
+                    raise
                 failed = Trial(str(plan), Status.FAILED, _first_line(error), spent_s=self._clock() - start)
                 self._prepared[plan] = failed
                 self._runner.ready.pop(plan, None)
@@ -223,10 +225,15 @@ def _one_line(trial: Trial) -> str:
 
 
 def guarded(work: Callable[[], Any], what: str, failed: Callable[[str], Any]) -> Any:
-    """The result of `work`; if it raises, one warning and `failed(reason)`: tuning must never fail a call."""
+    """The result of `work`; if it raises, one warning and `failed(reason)`: tuning must never fail a call.
+
+    Only what a signal handler raises goes on to the user.
+    """
     try:
         return work()
     except Exception as error:
+        if _signals.from_handler(error):
+            raise
         _log.warning("%s failed: %r", what, error, exc_info=_log.isEnabledFor(logging.DEBUG))
         text = f"autoloop: {what} failed ({type(error).__name__}: {error}); running as written"
         warnings.warn(text, AutoloopWarning, stacklevel=3)

@@ -12,21 +12,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from autoloop import _lockstep, _machine, _resume, _search, _shorten, _space, _trial, _why
+from autoloop import _lockstep, _machine, _offer, _resume, _search, _shorten, _space, _trial, _why
 from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
-from autoloop._loops import Loop
 from autoloop._options import Options
-from autoloop._plan import COMPILER_OPTIONS, Choice, Plan
-from autoloop._plans import ALL_FORMS, runs_in_trace
+from autoloop._plan import Plan
+from autoloop._plans import runs_in_trace
 from autoloop._program import Args, Kwargs, OneProgram, Program
 from autoloop._progress import Progress
 from autoloop._records import AS_WRITTEN, Budget, Record, Trial
 from autoloop._runner import Runner
 from autoloop._together import Talk
-
-#: Loops that do less than this part of a program's work are not worth trials of their own.
-_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -85,39 +81,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, record: Record) -> None:
         super().__init__("tuning was interrupted")
         self.record = record
-
-
-def space(program: Program, options: Options, platform: str) -> _space.Space:
-    """What may be tried for a program: each loop's ladders in the allowed forms, and XLA options."""
-    total = max((loop.work for loop in program.loops), default=1.0)
-    worth = [loop for loop in program.loops if loop.work >= _LEAST_SHARE * total]
-    axes = tuple(_axis(loop, program.loops, options) for loop in worth)
-    singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
-    wanted = singles if options.forms is None else ()
-    return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches)
-
-
-def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:
-    ladders = _ladders(loop, options)
-    first = [ladder for ladder in ladders if ALL_FORMS[ladder[0].form].comes_first]
-    rest = [ladder for ladder in ladders if ladder not in first]
-    together = tuple(c for ladder in rest for c in ladder if ALL_FORMS[c.form].goes_together)
-    return _space.Axis(loop.path, _own_work(loop, loops), (*first, *rest), len(first), loop.length, together)
-
-
-def _own_work(loop: Loop, loops: Sequence[Loop]) -> float:
-    """A loop's work without that of the loops inside it, which are searched for themselves."""
-    return loop.work - sum(inner.work for inner in loops if inner.path[:-1] == loop.path)
-
-
-def _ladders(loop: Loop, options: Options) -> tuple[tuple[Choice, ...], ...]:
-    found = []
-    for name in options.allowed_forms:
-        form = ALL_FORMS[name]
-        for ladder in form.ladders(loop):
-            exact = [p for p in ladder if not (options.bitwise and form.reassociates(loop, p))]
-            found.append(tuple(Choice(loop.path, name, p) for p in exact))
-    return tuple(ladder for ladder in found if ladder)
 
 
 #: What does tunings instead, inside the blocks of `autoloop.testing`.
@@ -191,7 +154,7 @@ def _timer(request: Request) -> Callable[[Program], float]:
 
 def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
     """What may be tried: where the program is shortened, what is legal there too."""
-    whole = space(request.program, request.options, request.device.platform)
+    whole = _offer.space(request.program, request.options, request.device.platform)
     whole = dataclasses.replace(whole, axes=(), options=()) if request.only else whole
     if fit is None:
         return whole
@@ -284,8 +247,13 @@ def _environment(request: Request) -> dict[str, str]:
 
 def untuned(program: Program, key: Mapping[str, str], reason: str, expires: str = "") -> Record:
     """The record of a program that is not tuned, with the reason."""
+    return untuned_function(program.function.name, key, reason, expires)
+
+
+def untuned_function(name: str, key: Mapping[str, str], reason: str, expires: str = "") -> Record:
+    """The record of a function that is not tuned, with the reason."""
     return Record(
-        function=program.function.name,
+        function=name,
         key=dict(key),
         winner=AS_WRITTEN,
         trials=(Trial(AS_WRITTEN, reason=reason),),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from autoloop import _signature, _specfile, _tune
+from autoloop import _json, _signature, _specfile, _tune
 from autoloop._call import Call
 from autoloop._program import Function
 from autoloop._store import Store
@@ -120,9 +120,9 @@ def drop(store: Store, wanted: Wanted) -> None:
 
 def _parsed(text: str | None) -> Wanted | None:
     try:
-        data = json.loads(text or "null")
+        data = _json.loads(text or "null")
         found = Wanted(**data)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None
     return found if _sound(found) else None
 

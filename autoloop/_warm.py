@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoloop import _config, _specfile, _tune, _wanted
+from autoloop import _config, _json, _specfile, _tune, _wanted
 from autoloop._call import Call
 from autoloop._dispatch import Autoloop
 from autoloop._explain import differences
@@ -25,6 +24,10 @@ from autoloop._store import Store
 
 class TargetError(ValueError):
     """A `module:name` that can't be imported, or is not what it should be."""
+
+
+#: A file of specs is far smaller.
+_MOST_BYTES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,10 @@ def specs(text: str) -> list[Signature] | dict[str, list[Signature]]:
     if text.lstrip().startswith(("[", "{")):
         return _of_json(text, "--specs")
     if Path(text).is_file():
-        return _of_json(Path(text).read_text(encoding="utf-8"), text)
+        try:
+            return _of_json(_json.read_file(text, _MOST_BYTES), text)
+        except ValueError as error:
+            raise error if isinstance(error, SpecError) else SpecError(f"{text}: {error}") from None
     if ":" not in text:
         raise SpecError(f"there is no file {text!r}; specs are a file, module:name, or a JSON text")
     found = imported(text)
@@ -132,9 +138,16 @@ def specs(text: str) -> list[Signature] | dict[str, list[Signature]]:
 
 def _of_json(text: str, where: str) -> list[Signature] | dict[str, list[Signature]]:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = _json.loads(text)
+    except ValueError as error:
         raise SpecError(f"{where} is not JSON: {error}") from None
+    try:
+        return _by_target(data)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+
+
+def _by_target(data: Any) -> list[Signature] | dict[str, list[Signature]]:
     if isinstance(data, dict) and data and all(":" in name for name in data):
         return {target: several(signatures) for target, signatures in data.items()}
     return several(data)

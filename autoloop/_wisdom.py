@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autoloop import _json
 from autoloop._records import Record, RecordError
 
 #: What every file begins with, and what this autoloop reads.
 _HEAD = {"format": "autoloop wisdom", "version": 1}
 
 #: A wisdom file over this many bytes is refused: a whole fleet's records are far smaller.
-MAX_BYTES = 100_000_000
+MAX_BYTES = 50_000_000
 
 
 class Rigour(NamedTuple):
@@ -55,12 +56,16 @@ def from_text(text: str) -> dict[str, Record]:
         RecordError: the text is no wisdom of this version, or one of its records is unreadable.
     """
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = _json.loads(text)
+    except ValueError as error:
         raise RecordError(f"it is not JSON: {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("records"), dict):
         raise RecordError(f'it must hold {json.dumps(_HEAD)[:-1]}, "records": {{KEY: RECORD}}}}')
-    if odd := [f"{name} {data.get(name)!r:.40}" for name, value in _HEAD.items() if data.get(name) != value]:
+    if odd := [
+        f"{name} {data.get(name)!r:.40}"
+        for name, value in _HEAD.items()
+        if json.dumps(data.get(name)) != json.dumps(value)
+    ]:
         raise RecordError(f"it has {', '.join(odd)}; this autoloop reads {json.dumps(_HEAD)}")
     return {key: _record(key, value) for key, value in data["records"].items()}
 
@@ -79,13 +84,10 @@ def read(path: str | os.PathLike[str]) -> dict[str, Record]:
         OSError: the file can't be read.
         RecordError: it is no wisdom file of this version; nothing of it is taken.
     """
-    size = os.path.getsize(path)
-    if size > MAX_BYTES:
-        raise RecordError(f"it has {size} bytes; a wisdom file of over {MAX_BYTES} bytes is refused")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecordError(f"it is not JSON: {error}") from None
+        text = _json.read_file(path, MAX_BYTES)
+    except ValueError as error:
+        raise RecordError(str(error)) from None
     return from_text(text)
 
 
@@ -113,9 +115,9 @@ class Taken(NamedTuple):
 
 def taken(ours: Mapping[str, Record], theirs: Mapping[str, Record]) -> Taken:
     """What of `theirs` is to be taken: what we lack, and what is more rigorous than ours."""
-    new = [key for key in theirs if key not in ours]
-    replaced = [key for key in theirs if key in ours and _rank(theirs[key]) > _rank(ours[key])]
-    kept = [key for key in theirs if key not in new and key not in replaced]
+    new = theirs.keys() - ours.keys()
+    replaced = {key for key in theirs.keys() & ours.keys() if _rank(theirs[key]) > _rank(ours[key])}
+    kept = theirs.keys() - new - replaced
     return Taken(tuple(sorted(new)), tuple(sorted(replaced)), tuple(sorted(kept)))
 
 

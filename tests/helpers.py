@@ -88,6 +88,30 @@ def _assert_same_leaf(want: Any, have: Any, where: str, weak_types: bool) -> Non
     assert error <= allowed, f"{where} is off by {error:.1e}, allowed is {allowed:.1e}\n{y}\nnot\n{x}"
 
 
+# ---------------------------------------------------------------- transformations
+
+
+def weighted_sum(outputs: Any) -> Any:
+    """A scalar in which every float of the outputs has a weight of its own."""
+    total: Any = 0.0
+    for position, leaf in enumerate(jax.tree.leaves(outputs)):
+        if jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact):
+            real = jnp.real(leaf)
+            weights = jnp.cos(position + jnp.arange(real.size)).reshape(real.shape)
+            total += jnp.sum(real * weights.astype(real.dtype))
+    return total
+
+
+def in_pairs(leaf: Any) -> Any:
+    """The argument of two members of a batch: as it is, and another one."""
+    leaf = jnp.asarray(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        other = jax.random.wrap_key_data(jax.random.key_data(leaf) + jnp.uint32(1))
+    else:
+        other = ~leaf if leaf.dtype == bool else leaf + 1
+    return jnp.stack([leaf, other])
+
+
 # ---------------------------------------------------------------- plans
 
 

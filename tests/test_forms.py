@@ -11,10 +11,12 @@ from helpers import (
     PROGRAMS,
     assert_same,
     differentiable,
+    in_pairs,
     legal_plans,
     one_per_form,
     run_plan,
     split_by_host,
+    weighted_sum,
 )
 
 from autoloop._forms import FORMS
@@ -29,29 +31,8 @@ every_differentiable_program = rows(p for p in PROGRAMS if p.grad)
 every_program_to_vmap = rows(p for p in PROGRAMS if p.vmap)
 
 
-def weighted_sum(outputs):
-    """A scalar in which every float of the outputs has a weight of its own."""
-    total = 0.0
-    for position, leaf in enumerate(jax.tree.leaves(outputs)):
-        if jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact):
-            real = jnp.real(leaf)
-            weights = jnp.cos(position + jnp.arange(real.size)).reshape(real.shape)
-            total += jnp.sum(real * weights.astype(real.dtype))
-    return total
-
-
 def gradient(program):
     return lambda fun: jax.grad(lambda *args: weighted_sum(fun(*args)), program.grad)
-
-
-def in_pairs(leaf):
-    """The argument of two members of a batch: as it is, and another one."""
-    leaf = jnp.asarray(leaf)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        other = jax.random.wrap_key_data(jax.random.key_data(leaf) + jnp.uint32(1))
-    else:
-        other = ~leaf if leaf.dtype == bool else leaf + 1
-    return jnp.stack([leaf, other])
 
 
 def assert_all_same(program, plans, transform, args, **options):

@@ -12,7 +12,9 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
+    {"_json", "_signals", "_bound"},
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
+    {"_installed"},
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom", "_listeners"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
@@ -22,7 +24,7 @@ ROWS = (
     {"_plans", "_lockstep", "_search", "_html", "_plot"},
     {"_program"},
     {"_options", "_call", "_variants"},
-    {"_pinned", "_shorten", "_made", "_resume"},
+    {"_pinned", "_shorten", "_made", "_resume", "_offer"},
     {"_tune"},
     {"_decision", "_recheck", "_wanted"},
     {"_tuner", "_several", "_miss", "_tree"},
@@ -54,6 +56,7 @@ WITHOUT = {
     "_why": {"jax", "numpy", "time", "os", "diskcache"},
     "_store": {"jax", "numpy"},
     "_disk": {"jax", "numpy"},
+    "_json": {"jax", "numpy"},
     "_wisdom": {"jax", "numpy"},
     "_listeners": {"jax", "numpy"},
 }

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jec
 
 from autoloop import _jaxpr, _parts
 from autoloop._carries import Counter
 from autoloop._forms.associative._linear import Pair, Ring, Rules, Stack, apply, as_fun
 from autoloop._forms.associative._schedule import Schedule, Solved
+from autoloop._jaxpr import jec
 
 
 class AllAtOnce:

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jec
 
 from autoloop import _jaxpr
+from autoloop._jaxpr import jec
 
 # Keep every element where it is, as long as the size stays the same.
 _LAYOUT = frozenset({"reshape", "squeeze", "broadcast_in_dim", "slice", "convert_element_type", "copy", "copy_p"})

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend import core as jec
 
 from autoloop import _jaxpr
 from autoloop._atoms import live
 from autoloop._carries import carry_roles, carry_texts, flatten
 from autoloop._forms.associative._linear import AFFINE, MAX, MIN, Ring, why_not_linear
+from autoloop._jaxpr import jec
 
 # Calls to look into. Remat and custom derivatives stay whole: equations are evaluated apart from
 # each other here, which would lose what those calls ask for.

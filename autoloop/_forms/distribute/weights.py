@@ -6,6 +6,7 @@ import enum
 import math
 from typing import Any
 
+from autoloop._atoms import ignores_inputs
 from autoloop._forms.distribute._ir import Body
 
 # Random numbers (threefry only: see `why_pinned`), linear algebra, sorting, inner loops.
@@ -49,6 +50,8 @@ def why_pinned(body: Body, eqn: Any) -> str | None:
         name = inner.primitive.name
         if "callback" in name or name.startswith(_NEVER_BATCHED):
             return f"{name}, which means something else for many iterations at once"
+        if ignores_inputs(inner):
+            return "a custom_jvp_call that ignores an input: jax can't differentiate it batched"
         if name == "rng_bit_generator" or (name.startswith("random_") and _has_odd_key(inner)):
             return f"{name} with keys that are not threefry, whose bits would change"
         if name == "cond" and any(e.primitive.name == "while" for e in body.within(inner)):

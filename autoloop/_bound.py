@@ -1,0 +1,51 @@
+"""A decorated method of an instance: called and asked without naming the instance again."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What is asked with the arguments of a call.
+_ASKED = frozenset({"plan", "report", "plans", "warmup", "lower", "trace", "eval_shape", "explain_miss"})
+
+
+class Bound(Generic[P, R]):
+    """What `instance.method` gives for a decorated method: `instance.method.plan(x)` needs no instance."""
+
+    __slots__ = ("__func__", "__self__", "__weakref__")  # jax.jit refers to it weakly
+
+    def __init__(self, function: Any, instance: Any) -> None:
+        self.__func__, self.__self__ = function, instance
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self.__func__(self.__self__, *args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.__func__, name)
+        return functools.partial(found, self.__self__) if name in _ASKED else found
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(types.MethodType(self.__func__, self.__self__))
+
+    def using(self, plan: Any) -> Any:
+        """The method pinned to one plan, of this instance."""
+        return types.MethodType(self.__func__.using(plan), self.__self__)
+
+    def forget(self, /, *args: Any, **kwargs: Any) -> None:
+        """Drops what is remembered for these arguments; without any: for the method of all instances."""
+        self.__func__.forget(*((self.__self__, *args) if args or kwargs else ()), **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bound) and other.__self__ is self.__self__ and other.__func__ is self.__func__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), id(self.__func__)))
+
+    def __repr__(self) -> str:
+        return f"<bound {self.__func__!r} of {self.__self__!r}>"
