@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autoloop._dispatch import Autoloop
     from autoloop._plan import Choice, Plan
     from autoloop._records import AutoloopWarning, MissError, PlanError, Record, RecordError, Status, Trial
+    from autoloop._watch import progress
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "Status",
     "Trial",
     "autoloop",
+    "progress",
     "settings",
 ]
 
@@ -37,6 +39,7 @@ _HOMES = {
     "Autoloop": "_dispatch",
     "Choice": "_plan",
     "Plan": "_plan",
+    "progress": "_watch",
 }
 
 

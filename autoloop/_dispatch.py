@@ -31,6 +31,7 @@ from autoloop._program import (
     check_plan,
 )
 from autoloop._records import PlanError, Record
+from autoloop._watch import Watches
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +49,7 @@ class Autoloop(Asked[P, R]):
 
     def __init__(self, function: Function, options: _options.Options) -> None:
         self._lock = threading.RLock()
+        self._watches = Watches(function, options)
         super().__init__(function, options)
 
     def _reset(self) -> None:
@@ -56,7 +58,8 @@ class Autoloop(Asked[P, R]):
         self._entries = 0
         #: Candidates found by a key made in Python: host programs, and placed arguments.
         self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
-        self._watch_places = False
+        #: Whether calls leave the hot path: some were placed elsewhere, or a bar is to be shown.
+        self._by_key = self._watches.option
         #: Whether some signature has another plan for traces than the hot path holds.
         self._apart = False
 
@@ -64,7 +67,7 @@ class Autoloop(Asked[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the form that is in force for these arguments."""
-        if self._keyed or self._watch_places or _config.overridden():
+        if self._keyed or self._by_key or _config.overridden():
             return self._call_keyed(args, kwargs)
         if self._apart and _jaxpr.under_trace():
             return self._resolve(args, kwargs)
@@ -83,7 +86,7 @@ class Autoloop(Asked[P, R]):
         return self._resolve(args, kwargs)
 
     def _call_keyed(self, args: Args, kwargs: Kwargs) -> R:
-        if _config.overridden():
+        if _config.overridden() or self._watches.option:
             return self._resolve(args, kwargs)
         call = self._take_apart(args, kwargs)
         if call is None:
@@ -148,7 +151,7 @@ class Autoloop(Asked[P, R]):
         call = Call.of(self._function, args, kwargs)
         if not call.placed or call.in_trace:
             return False
-        self._watch_places = True
+        self._by_key = True
         return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
@@ -159,6 +162,9 @@ class Autoloop(Asked[P, R]):
         decision = self._decision(call, settings)
         if call.in_trace:
             return self._pin(decision.trace_plan)(*args, **kwargs)
+        watched = self._watches.find(call, decision, settings.mode, self._decider.group)
+        if watched is not None:
+            return cast(R, watched(*args, **kwargs))
         if decision.whole_s is not None and decision.candidate is not None:
             return self._confirm(call, decision, settings)
         if _config.overridden() or not decision.settled:

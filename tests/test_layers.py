@@ -12,7 +12,7 @@ ROOT = Path(autoloop.__file__).parent
 #: The house, from the ground up: a module imports only from rows above its own. A new module takes
 #: the highest row that it can.
 ROWS = (
-    {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
+    {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh", "_pace"},
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
@@ -25,7 +25,7 @@ ROWS = (
     {"_tune"},
     {"_decision", "_recheck", "_wanted"},
     {"_tuner", "_several", "_miss"},
-    {"_decide"},
+    {"_decide", "_watch"},
     {"_asked", "_demo"},
     {"_dispatch"},
     {"_decorate"},
