@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar, cast
 
 import jax
 
-from autoloop import _config, _host, _html, _jaxpr, _options, _plot, _report
+from autoloop import _config, _host, _html, _jaxpr, _kept, _options, _plot, _report
 from autoloop._asked import Asked
 from autoloop._call import Call
 from autoloop._decision import AS_WRITTEN, Decision
@@ -78,6 +78,9 @@ class Autoloop(Asked[P, R]):
         except ValueError:
             if not self._options_in_trace(args, kwargs):
                 raise
+        except TypeError:
+            if not self._kept(args, kwargs):
+                raise
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
         else:
@@ -90,7 +93,7 @@ class Autoloop(Asked[P, R]):
             return self._resolve(args, kwargs)
         call = self._take_apart(args, kwargs)
         if call is None:
-            return cast(R, self._function.plain(*args, **kwargs))
+            return self._unusual(args, kwargs)
         candidate = None if call.in_trace else self._keyed.get(call.name)
         try:
             if candidate is not None:
@@ -105,6 +108,17 @@ class Autoloop(Asked[P, R]):
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
         return self._resolve(args, kwargs)
+
+    def _kept(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """The arguments with leaves that jit can't take made static; None if there are none."""
+        return _kept.keep(self._function.statics, args, kwargs)
+
+    def _unusual(self, args: Args, kwargs: Kwargs) -> R:
+        """A call with arguments that jit can't take: with those leaves static, else jit says so itself."""
+        kept = None if jax.config.jax_disable_jit else self._kept(args, kwargs)  # type: ignore[attr-defined]
+        if kept is None:
+            return cast(R, self._function.plain(*args, **kwargs))
+        return cast(R, _kept.free(self(*kept[0], **kept[1])))
 
     def _run_as_written(self, args: Args, kwargs: Kwargs, error: jax.errors.JaxRuntimeError) -> R:
         """A call of which the plan failed while it ran, if its arguments are still there; else the error.
@@ -158,7 +172,7 @@ class Autoloop(Asked[P, R]):
         settings = _config.current(self._options.mode)
         call = self._take_apart(args, kwargs)
         if call is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            return cast(R, self._function.plain(*args, **kwargs))
+            return self._unusual(args, kwargs)
         decision = self._decision(call, settings)
         if call.in_trace:
             return self._pin(decision.trace_plan)(*args, **kwargs)

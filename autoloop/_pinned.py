@@ -8,9 +8,10 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from autoloop import _kept
 from autoloop._call import Call
 from autoloop._plan import Plan
-from autoloop._program import Function, HostProgram, Program, runs_on_host
+from autoloop._program import Args, Function, HostProgram, Kwargs, Program, runs_on_host
 from autoloop._records import PlanError
 
 P = ParamSpec("P")
@@ -37,6 +38,14 @@ class Pinned(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function as planned."""
+        try:
+            return self._run(args, kwargs)
+        except TypeError:
+            if (kept := _kept.keep(self._function.statics, args, kwargs)) is None:
+                raise
+        return cast(R, _kept.free(self._run(*kept)))
+
+    def _run(self, args: Args, kwargs: Kwargs) -> R:
         if not runs_on_host(self._plan):
             return cast(R, self.jitted(*args, **kwargs))
         call = Call.of(self._function, args, kwargs)

@@ -16,7 +16,7 @@ ROWS = (
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
-    {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
+    {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain", "_kept"},
     {"_form", "_space", "_crew", "_runner", "_why"},
     {"_forms", "_legal", "_apply", "_foretell", "_trial", "_report"},
     {"_program", "_lockstep", "_search", "_html", "_plot"},
