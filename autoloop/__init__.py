@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autoloop._plan import Choice, Plan
     from autoloop._records import AutoloopWarning, MissError, PlanError, Record, RecordError, Status, Trial
     from autoloop._tree import LoopTree
+    from autoloop._watch import progress
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "Trial",
     "autoloop",
     "on_record",
+    "progress",
     "settings",
 ]
 
@@ -43,6 +45,7 @@ _HOMES = {
     "LoopTree": "_tree",
     "Plan": "_plan",
     "on_record": "_listeners",
+    "progress": "_watch",
 }
 
 

@@ -12,15 +12,20 @@ from typing import Any
 
 from autoloop import _host, _jaxpr, _outline, _parts
 from autoloop._form import Forms, HostSite, Site
+from autoloop._pace import Pace
 from autoloop._plan import Plan
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A plan with the forms it names: what runs blocks and nodes."""
+    """A plan with the forms it names: what runs blocks and nodes.
+
+    `watched` is a loop that runs on the host, by its path, and the pace that hears of its steps.
+    """
 
     plan: Plan
     forms: Forms
+    watched: tuple[tuple[int, ...], Pace] | None = None
 
     def _chosen(self, node: _outline.Node, host_only: bool = False) -> bool:
         return any(c.path in node.paths and (self.forms[c.form].on_host or not host_only) for c in self.plan.choices)
@@ -91,5 +96,6 @@ class Applied:
             compiled=self.build_block(body),
             eager=self.build_block(body, eager=True),
             options=self.plan.options,
+            pace=self.watched[1] if self.watched and self.watched[0] == what.path else None,
         )
         return self.forms[choice.form].build(site, choice.parameter)

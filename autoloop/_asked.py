@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from autoloop import _config, _jaxpr, _made, _offer, _options, _signature, _tune
+from autoloop import _config, _jaxpr, _kept, _made, _offer, _options, _signature, _tune
 from autoloop._bound import Bound
 from autoloop._call import Call
 from autoloop._decide import Decider
@@ -115,8 +115,8 @@ class Asked(Generic[P, R]):
 
     def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
         """The plans that tuning may try for these arguments, as written first; none is tried now."""
-        call = Call.of(self._function, args, kwargs)
-        program = Program.trace(self._function, call.key, args, kwargs)
+        call = Call.keeping(self._function, args, kwargs)
+        program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:
             return [Plan()]
         return list(_offer.space(program, self._options, call.device.platform).plans())
@@ -190,18 +190,21 @@ class Asked(Generic[P, R]):
 
         Where that plan needs a Python loop, it is the program that stands for it inside a trace.
         """
-        return self._jitted(args, kwargs).lower(*args, **kwargs)
+        call = Call.keeping(self._function, args, kwargs)
+        return self._jitted(call).lower(*call.args, **call.kwargs)
 
     def trace(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `jax.jit(fun).trace`: the program of the plan in force, traced; see `lower`."""
-        return self._jitted(args, kwargs).trace(*args, **kwargs)
+        call = Call.keeping(self._function, args, kwargs)
+        return self._jitted(call).trace(*call.args, **call.kwargs)
 
     def eval_shape(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """As `jax.jit(fun).eval_shape`: shapes and dtypes of the result; nothing is compiled."""
-        return self._function.plain.eval_shape(*args, **kwargs)
+        call = Call.keeping(self._function, args, kwargs)
+        return _kept.free(self._function.plain.eval_shape(*call.args, **call.kwargs))
 
-    def _jitted(self, args: Args, kwargs: Kwargs) -> Any:
-        found = None if _config.current(self._options.mode).mode == "off" else self._known(args, kwargs)
+    def _jitted(self, call: Call) -> Any:
+        found = None if _config.current(self._options.mode).mode == "off" else self._known(call.args, call.kwargs)
         if found is None:
             return self._function.plain
         return self._pin(found.trace_plan if runs_on_host(found.plan) else found.plan).jitted
@@ -211,7 +214,7 @@ class Asked(Generic[P, R]):
 
         With arguments (values or specs): for their signature. Without any: for the whole function.
         """
-        call = Call.of(self._function, args, kwargs) if args or kwargs else None
+        call = Call.keeping(self._function, args, kwargs) if args or kwargs else None
         self._decider.forget(call, _config.current(self._options.mode))
         self._reset()
 
@@ -222,7 +225,7 @@ class Asked(Generic[P, R]):
             What differs from the nearest stored record, and the command that would tune it; or that
             there is no miss.
         """
-        call = Call.of(self._function, args, kwargs)
+        call = Call.keeping(self._function, args, kwargs)
         return self._decider.explain(call, _config.current(self._options.mode)).text
 
     def _forced(self, call: Call, settings: _config.Settings) -> Decision | None:
@@ -246,7 +249,7 @@ class Asked(Generic[P, R]):
         if _jaxpr.missing():
             return None
         settings = _config.current(self._options.mode)
-        return self._decider.known(Call.of(self._function, args, kwargs), settings)
+        return self._decider.known(Call.keeping(self._function, args, kwargs), settings)
 
     def _pin(self, plan: Plan) -> Pinned[P, R]:
         if plan not in self._pins:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from autoloop import _jaxpr, _signature
+from autoloop import _jaxpr, _kept, _signature
 from autoloop._program import Args, Function, Kwargs
 
 
@@ -30,6 +30,16 @@ class Call:
         leaves, tree, static = function.flatten(args, kwargs)
         key = _signature.call_key(tree, leaves, static)
         return cls(args, kwargs, leaves, key, _signature.placement(leaves))
+
+    @classmethod
+    def keeping(cls, function: Function, args: Args, kwargs: Kwargs) -> Call:
+        """Takes a call apart; leaves that JAX can't trace become static in it."""
+        try:
+            return cls.of(function, args, kwargs)
+        except TypeError:
+            if (kept := _kept.keep(function.statics, args, kwargs)) is None:
+                raise
+            return cls.of(function, *kept)
 
     @property
     def name(self) -> tuple[Hashable, ...]:

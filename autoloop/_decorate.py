@@ -83,7 +83,9 @@ def autoloop(
             winner must be, relative), `rtol=None, atol=None` (how far results may differ, relative to
             each output's largest magnitude and absolute; None for the dtype's default),
             `bitwise=False` (every bit must be equal), `forms=None` (names of forms to allow),
-            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None`,
+            `max_memory_bytes=None` (of device memory that a candidate may need), `progress=None` (True:
+            a bar over the outermost loop of each call and from the start of a tuning, see
+            `autoloop.progress`; False: none; None: one over a tuning that takes long),
             `allow_side_effects=False` (trials may repeat `io_callback`s; prints are never repeated),
             `mode=None` (`tune`, `cached`, `strict` or `off` where neither `settings(...)` nor the
             environment says one), `make_inputs=None` (for `warmup` with specs: called with what `warmup` got,

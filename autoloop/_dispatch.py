@@ -16,12 +16,13 @@ from typing import ParamSpec, TypeVar, cast
 
 import jax
 
-from autoloop import _config, _host, _html, _jaxpr, _options, _plot, _report
+from autoloop import _config, _host, _html, _jaxpr, _kept, _options, _plot, _report
 from autoloop._asked import Asked
 from autoloop._call import Call
 from autoloop._decision import AS_WRITTEN, Decision
 from autoloop._program import Args, Found, Function, HostProgram, Kwargs, Miss, OneProgram, Planned
 from autoloop._records import Record
+from autoloop._watch import Watches
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +40,7 @@ class Autoloop(Asked[P, R]):
 
     def __init__(self, function: Function, options: _options.Options) -> None:
         self._lock = threading.RLock()
+        self._watches = Watches(function, options)
         super().__init__(function, options)
 
     def _reset(self) -> None:
@@ -47,8 +49,9 @@ class Autoloop(Asked[P, R]):
         self._entries = 0
         #: Candidates found by a key made in Python: see `_needs_key`.
         self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
-        #: Also where the installed jax lacks what we need: the hot path is not for it.
-        self._watch_places = bool(_jaxpr.missing())
+        #: Whether calls leave the hot path: some were placed elsewhere, a bar is to be shown, or the installed
+        #: jax lacks what we need.
+        self._by_key = self._watches.option or bool(_jaxpr.missing())
         #: Whether some signature has another plan for traces than the hot path holds.
         self._apart = False
 
@@ -56,7 +59,7 @@ class Autoloop(Asked[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the form that is in force for these arguments."""
-        if self._keyed or self._watch_places or _config.overridden():
+        if self._keyed or self._by_key or _config.overridden():
             return self._call_keyed(args, kwargs)
         if self._apart and _jaxpr.under_trace():
             return self._resolve(args, kwargs)
@@ -66,6 +69,9 @@ class Autoloop(Asked[P, R]):
             pass  # left before the miss is resolved, so that a user's error has no context of ours
         except ValueError:
             if not self._options_in_trace(args, kwargs):
+                raise
+        except TypeError:
+            if not self._kept(args, kwargs):
                 raise
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
@@ -85,11 +91,11 @@ class Autoloop(Asked[P, R]):
         if problem := _jaxpr.missing():
             self._decider.unsupported(problem)
             return cast(R, self._function.plain(*args, **kwargs))
-        if _config.overridden():
+        if _config.overridden() or self._watches.option:
             return self._resolve(args, kwargs)
         call = self._take_apart(args, kwargs)
         if call is None:
-            return cast(R, self._function.plain(*args, **kwargs))
+            return self._unusual(args, kwargs)
         candidate = None if call.in_trace else self._keyed.get(call.name)
         try:
             if candidate is not None:
@@ -105,6 +111,17 @@ class Autoloop(Asked[P, R]):
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
         return self._resolve(args, kwargs)
+
+    def _kept(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
+        """The arguments with leaves that jit can't take made static; None if there are none."""
+        return _kept.keep(self._function.statics, args, kwargs)
+
+    def _unusual(self, args: Args, kwargs: Kwargs) -> R:
+        """A call with arguments that jit can't take: with those leaves static, else jit says so itself."""
+        kept = None if jax.config.jax_disable_jit else self._kept(args, kwargs)  # type: ignore[attr-defined]
+        if kept is None:
+            return cast(R, self._function.plain(*args, **kwargs))
+        return cast(R, _kept.free(self(*kept[0], **kept[1])))
 
     def _run_as_written(self, args: Args, kwargs: Kwargs, error: jax.errors.JaxRuntimeError) -> R:
         """A call of which the plan failed while it ran, if its arguments are still there; else the error.
@@ -151,17 +168,20 @@ class Autoloop(Asked[P, R]):
         call = Call.of(self._function, args, kwargs)
         if not call.placed or call.in_trace:
             return False
-        self._watch_places = True
+        self._by_key = True
         return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
         settings = _config.current(self._options.mode)
         call = self._take_apart(args, kwargs)
         if call is None or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            return cast(R, self._function.plain(*args, **kwargs))
+            return self._unusual(args, kwargs)
         decision = self._decision(call, settings)
         if call.in_trace:
             return self._pin(decision.trace_plan)(*args, **kwargs)
+        watched = self._watches.find(call, decision, settings.mode, self._decider.group)
+        if watched is not None:
+            return cast(R, watched(*args, **kwargs))
         if decision.whole_s is not None and decision.candidate is not None:
             return self._confirm(call, decision, settings)
         if _config.overridden() or not decision.settled:

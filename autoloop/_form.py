@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from autoloop import _host, _jaxpr, _outline
 from autoloop._loops import Loop
+from autoloop._pace import Pace
 from autoloop._plan import Parameter
 
 
@@ -46,6 +47,7 @@ class HostSite:
         compiled: the body in compiled pieces.
         eager: the body operation by operation.
         options: XLA options to compile pieces with.
+        pace: what a loop that somebody watches tells of its steps; None where nobody does.
     """
 
     site: Site | None
@@ -53,6 +55,7 @@ class HostSite:
     compiled: _host.Runnable
     eager: _host.Runnable
     options: tuple[tuple[str, str], ...] = ()
+    pace: Pace | None = None
 
 
 class Form(abc.ABC):

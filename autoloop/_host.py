@@ -19,6 +19,7 @@ from jax import lax
 
 from autoloop import _jaxpr, _parts
 from autoloop._jaxpr import jec
+from autoloop._pace import Pace
 
 Values = Sequence[Any]
 
@@ -247,8 +248,8 @@ class SteppedLoop:
     Takes and returns the flat values of the scan equation: (consts, init, xs) -> (carry, ys).
     """
 
-    def __init__(self, scan: _jaxpr.Scan, body: Runnable) -> None:
-        self._scan, self._body = scan, body
+    def __init__(self, scan: _jaxpr.Scan, body: Runnable, pace: Pace | None = None) -> None:
+        self._scan, self._body, self._pace = scan, body, pace
         self._start = starter(scan)
         _, ys = scan.split_outputs(scan.out_avals)
         self._take = Piece(self._take_x, "take")
@@ -285,10 +286,14 @@ class SteppedLoop:
         consts, _, xs = scan.split_inputs(values)
         done, *state = self._start(*values)
         carry, ys = scan.split_outputs(state)
+        if self._pace is not None:
+            self._pace.begin()
         for _ in range(scan.length):
             x = self._take(done, *xs)
             carry, y = scan.split_outputs(self._body(*consts, *carry, *x))
             carry = carry if self._taken is None else self._taken(*carry)
             done, *ys = self._put(done, *ys, *y)
+            if self._pace is not None:
+                self._pace.ran(1, (done, carry, ys))
         carry = carry if self._given is None else self._given(*carry)
         return [*carry, *ys]

@@ -23,10 +23,10 @@ def call(function: Function, options: Options, args: Args, kwargs: Kwargs) -> Ca
         ValueError: a value of another shape or dtype than its spec.
     """
     make, kwargs = _maker(function, options, kwargs)
-    specs = Call.of(function, args, kwargs)
+    specs = Call.keeping(function, args, kwargs)
     if make is None or not _specs.has_specs(list(specs.leaves)):
         return specs
-    made = Call.of(function, *_filled(function, args, kwargs, make(*args, **kwargs)))
+    made = Call.keeping(function, *_filled(function, args, kwargs, make(*args, **kwargs)))
     if made.key != specs.key:
         raise ValueError(f"make_inputs made other arguments than the specs say: {_odd(function, specs, made)}")
     return replace(made, notes=(_NOTE,))

@@ -8,11 +8,11 @@ import types
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _kept
 from autoloop._call import Call
 from autoloop._plan import Plan
 from autoloop._plans import runs_on_host
-from autoloop._program import Found, Function, HostProgram, Miss, Planned, Program
+from autoloop._program import Args, Found, Function, HostProgram, Kwargs, Miss, Planned, Program
 from autoloop._records import PlanError
 
 P = ParamSpec("P")
@@ -49,6 +49,14 @@ class Pinned(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function as planned."""
+        try:
+            return self._run(args, kwargs)
+        except TypeError:
+            if (kept := _kept.keep(self._function.statics, args, kwargs)) is None:
+                raise
+        return cast(R, _kept.free(self._run(*kept)))
+
+    def _run(self, args: Args, kwargs: Kwargs) -> R:
         if not self._on_host:
             return cast(R, self.jitted(*args, **kwargs))
         if _jaxpr.under_trace():

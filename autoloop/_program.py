@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _config, _host, _installed, _jaxpr, _legal, _mesh, _outline, _signals
+from autoloop import _apply, _config, _host, _installed, _jaxpr, _kept, _legal, _mesh, _outline, _signals
 from autoloop._loops import Loop, find_loops
 from autoloop._plan import Plan
 from autoloop._plans import ALL_FORMS, runs_on_host
@@ -69,7 +69,7 @@ class Function:
     def as_written(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the function so that every loop in it, also of decorated functions, is as written."""
         with _config.override(mode="off"):
-            return self.fun(*args, **kwargs)
+            return _kept.call(self.fun, self.statics, args, kwargs)
 
     def flatten(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any, tuple[Any, ...]]:
         """(dynamic leaves, their tree, static values)."""

@@ -82,10 +82,28 @@ def bar_class() -> Any:
     return _tqdm()
 
 
+def no_loop_bar() -> str | None:
+    """Why no bar can be shown over a loop; None if one can."""
+    try:
+        importlib.import_module("tqdm.auto")
+    except ImportError:
+        return "tqdm is not installed: pip install 'autoloop[progress]'"
+    return None
+
+
+def loop_bar(name: str, length: int) -> Any:
+    """A bar over the iterations of a loop that somebody asked to watch, shown wherever standard error goes."""
+    every_s = 0.1 if _is_watched() else _LOG_EVERY_S
+    return importlib.import_module("tqdm.auto").tqdm(total=length, desc=name, mininterval=every_s)
+
+
+def _is_watched() -> bool:
+    return "ipykernel" in sys.modules or sys.stderr.isatty()
+
+
 def _tqdm() -> Any:
     """The bar's class, where tqdm is installed and somebody is watching; else None."""
-    in_notebook = "ipykernel" in sys.modules
-    if not in_notebook and not sys.stderr.isatty():
+    if not _is_watched():
         return None
     try:
         return importlib.import_module("tqdm.auto").tqdm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,8 @@ from autoloop._plan import Plan
 from autoloop._program import Args, Function, Kwargs, Program
 from autoloop._records import Record
 from autoloop._store import Store
+
+_log = logging.getLogger("autoloop")
 
 #: A search that its budget ended goes on if today's budget is larger by this factor.
 _GROWN = 1.2
@@ -70,6 +73,12 @@ class Tuner:
             if not alone:
                 shared = "another process was tuning on this device at the same time"
                 request = replace(request, notes=(*request.notes, shared))
+            _log.info(
+                "tuning %s(%s) for at most %g s; later calls use the winner",
+                self.function.name,
+                key["arguments"],
+                request.budget_s,
+            )
             try:
                 tuned: _tune.Tuned = _trial.guarded(
                     lambda: _tune.tune(request),

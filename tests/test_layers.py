@@ -13,12 +13,12 @@ ROOT = Path(autoloop.__file__).parent
 #: the highest row that it can.
 ROWS = (
     {"_json", "_signals", "_bound"},
-    {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh"},
+    {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh", "_pace"},
     {"_installed"},
     {"_config", "_jaxpr", "_choose", "_timing", "_wisdom", "_listeners"},
     {"_outline", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
-    {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain"},
+    {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain", "_kept"},
     {"_form", "_space", "_crew", "_runner", "_why"},
     {"_forms", "_legal", "_apply", "_foretell", "_trial", "_report"},
     {"_plans", "_lockstep", "_search", "_html", "_plot"},
@@ -28,7 +28,7 @@ ROWS = (
     {"_tune"},
     {"_decision", "_recheck", "_wanted"},
     {"_tuner", "_several", "_miss", "_tree"},
-    {"_decide"},
+    {"_decide", "_watch"},
     {"_asked", "_demo"},
     {"_dispatch"},
     {"_decorate"},

@@ -138,3 +138,12 @@ def test_an_argument_may_be_called_self(form):
     for _ in range(2):
         assert fun(self=XS[0], xs=XS)[1].shape == XS.shape
     assert fun.using("0=inline")(self=XS[0], xs=XS)[1].shape == XS.shape
+
+
+def test_the_first_call_says_in_the_log_that_it_tunes_and_for_how_long_later_ones_nothing(caplog):
+    fun = autoloop(total, forms=["inline"], budget_s=7)
+    with caplog.at_level("INFO", "autoloop"):
+        fun(XS)
+        fun(XS)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("tuning ")]
+    assert lines == ["tuning test_tuner.total(f32[3,2]) for at most 7 s; later calls use the winner"]

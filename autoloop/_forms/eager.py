@@ -34,4 +34,4 @@ class Eager(Form):
         return True
 
     def build(self, site: HostSite, parameter: Parameter) -> _host.Runnable:
-        return _host.SteppedLoop(site.scan, site.eager)
+        return _host.SteppedLoop(site.scan, site.eager, site.pace)

@@ -18,6 +18,7 @@ from jax import lax
 from autoloop import _host, _jaxpr
 from autoloop._form import Form, HostSite, Site
 from autoloop._loops import Loop
+from autoloop._pace import Pace
 from autoloop._plan import Parameter
 
 _CHUNKS = (1, 16)
@@ -50,7 +51,9 @@ class Python(Form):
     def build(self, site: HostSite, parameter: Parameter) -> _host.Runnable:
         assert isinstance(parameter, int)
         if site.site is None:
-            return _host.SteppedLoop(site.scan, site.compiled)
+            return _host.SteppedLoop(site.scan, site.compiled, site.pace)
+        if site.pace is not None:
+            return _WatchedLoop(site.site, parameter, site.options, site.pace)
         return _ChunkedLoop(site.site, parameter, site.options)
 
 
@@ -124,13 +127,35 @@ class _ChunkedLoop:
 
     def __call__(self, *values: Any) -> list[Any]:
         consts, _, xs = self._scan.split_inputs(values)
-        state = self._start.run(*values)
-        step, inputs = self._step.run, (*consts, *xs)
-        for _ in range(self._rounds):
-            state = step(*state, *inputs)
-        if self._rest is not None:
-            state = self._rest.run(*state, *inputs)
+        state = self._run(self._start.run(*values), (*consts, *xs))
         if self._finish is None:
             return list(state[1:])
         carry, ys = self._scan.split_outputs(state[1:])
         return [*self._finish(*carry), *ys]
+
+    def _run(self, state: list[Any], inputs: Sequence[Any]) -> list[Any]:
+        step = self._step.run
+        for _ in range(self._rounds):
+            state = step(*state, *inputs)
+        return state if self._rest is None else self._rest.run(*state, *inputs)
+
+
+class _WatchedLoop(_ChunkedLoop):
+    """The same for a loop that somebody watches: its pace hears of each step, and may say how long they are."""
+
+    def __init__(self, site: Site, chunk: int, options: Sequence[tuple[str, str]], pace: Pace) -> None:
+        super().__init__(site, chunk, options)
+        self._chunk, self._pace = chunk, pace
+        self._steps = {chunk: self._step}
+
+    def _run(self, state: list[Any], inputs: Sequence[Any]) -> list[Any]:
+        left = self._scan.length
+        self._pace.begin()
+        while left:
+            count = self._pace.step(self._chunk, left)
+            if count not in self._steps:
+                self._steps[count] = self._make_step(count)
+            state = self._steps[count].run(*state, *inputs)
+            self._pace.ran(count, state)
+            left -= count
+        return state
