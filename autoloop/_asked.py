@@ -95,7 +95,7 @@ class Asked(Generic[P, R]):
         settings = _config.current(self._options.mode)
         if settings.mode == "off":
             return None
-        call = Call.of(self._function, args, kwargs)
+        call = Call.keeping(self._function, args, kwargs)
         found = self._forced(call, settings) or self._decider.known(call, settings)
         return None if found is None else found.plan
 
@@ -106,7 +106,7 @@ class Asked(Generic[P, R]):
         plan there is one even if nothing is remembered.
         """
         settings = _config.current(self._options.mode)
-        call = Call.of(self._function, args, kwargs)
+        call = Call.keeping(self._function, args, kwargs)
         known, forced = self._decider.known(call, settings), self._forced(call, settings)
         record = None if known is None else known.record
         if settings.mode == "off":
@@ -137,7 +137,7 @@ class Asked(Generic[P, R]):
             >>> print(next(form.why_not for form in tree.loops[0].forms if form.form == "vmap"))
             iteration t reads `h` written by t-1
         """
-        return tree(self._function, self._options, Call.of(self._function, args, kwargs))
+        return tree(self._function, self._options, Call.keeping(self._function, args, kwargs))
 
     def warmup(self, /, *args: Any, under: str | None = None, **kwargs: Any) -> Record:
         """Tunes for these arguments now, unless a record is remembered, and returns the record.

@@ -9,7 +9,7 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import Plan, PlanError, _host, _program
+from autoloop import Plan, PlanError, _host, _plans
 from autoloop._decide import Call
 from autoloop._plans import check_plan, runs_in_trace, runs_on_host
 from autoloop._program import Function, HostProgram, OneProgram, Program
@@ -178,5 +178,5 @@ def test_the_program_has_the_name_of_the_function():
 )
 def test_plans_that_users_may_not_give(text, message):
     with pytest.raises(PlanError) as caught:
-        _program.check_plan(text)
+        _plans.check_plan(text)
     assert str(caught.value) == message
