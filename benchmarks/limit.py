@@ -98,19 +98,21 @@ def _numba_garch(params: Any, returns: Any) -> Any:
 
 def _numba_automaton(board: Any, censuses: Any) -> Any:
     rows, columns = board.shape
-    old, new, found = board.copy(), board.copy(), np.empty(censuses.size, np.int32)
+    old = np.zeros((rows + 2, columns + 2), np.int32)  # with a border, so that no cell asks where it is
+    new, found = old.copy(), np.empty(censuses.size, np.int32)
+    old[1:-1, 1:-1] = board
     for number in range(censuses.size):
         for _ in range(25):
-            for i in range(rows):
-                up, down = i - 1 if i else rows - 1, i + 1 if i + 1 < rows else 0
-                for j in range(columns):
-                    left, right = j - 1 if j else columns - 1, j + 1 if j + 1 < columns else 0
-                    count = old[up, left] + old[up, j] + old[up, right] + old[i, left] + old[i, right]
-                    count += old[down, left] + old[down, j] + old[down, right]
-                    new[i, j] = 1 if count == 3 or (count == 2 and old[i, j] == 1) else 0
+            old[0], old[-1] = old[-2], old[1]
+            old[:, 0], old[:, -1] = old[:, -2], old[:, 1]
+            for i in range(1, rows + 1):
+                for j in range(1, columns + 1):
+                    count = old[i - 1, j - 1] + old[i - 1, j] + old[i - 1, j + 1] + old[i, j - 1] + old[i, j + 1]
+                    count += old[i + 1, j - 1] + old[i + 1, j] + old[i + 1, j + 1]
+                    new[i, j] = (count == 3) | ((count == 2) & (old[i, j] == 1))
             old, new = new, old
-        found[number] = censuses[number] * old.sum()
-    return old, found
+        found[number] = censuses[number] * old[1:-1, 1:-1].sum()
+    return old[1:-1, 1:-1].copy(), found
 
 
 def missing() -> str:
@@ -135,9 +137,10 @@ def products(left: Any, right: Any, count: int, of: str) -> Callable[[], Any]:
 
     Where there are more than a few, a few are chained, and called as often as it takes.
     """
+    length = max(n for n in range(1, _CHAIN + 1) if count % n == 0)
 
     def chain(state: Any, other: Any) -> Any:
-        for i in range(min(count, _CHAIN)):
+        for i in range(length):
             matrix = other[i] if other.ndim == 3 else other
             state = state @ matrix if of == "right" else matrix @ state
         return state
@@ -147,7 +150,7 @@ def products(left: Any, right: Any, count: int, of: str) -> Callable[[], Any]:
 
     def call() -> Any:
         found = state
-        for _ in range(max(1, count // _CHAIN)):
+        for _ in range(count // length):
             found = jitted(state, other)
         return jax.block_until_ready(found)
 
@@ -178,7 +181,7 @@ def _products(name: str, size: str) -> Loop:
     if name == "rnn":
         xs = jax.random.normal(key, (64, 64, wide))
         return rnn, (square, xs), products(state, square, 64, "right"), "64 products alone"
-    return iteration, (square, state.T), products(square, state.T, 96, "left"), "100 products alone"
+    return iteration, (square, state.T), products(square, state.T, 100, "left"), "100 products alone"
 
 
 LOOPS: Mapping[str, Callable[[str, str], Loop]] = {

@@ -33,6 +33,14 @@ def save(figure: Any, path: Path) -> None:
     pyplot().close(figure)
 
 
+def plain_ticks(axis: Any) -> None:
+    """Numbers as people write them on a logarithmic axis of a decade or two."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
+
+
 def zoo(rows: Sequence[Row], names: Mapping[str, str], head: str, path: Path) -> None:
     """A line a program: how many times as fast as plain `jax.jit` each way is, on a logarithmic axis."""
     plt, rows = pyplot(), [row for row in rows if "failed" not in row]
@@ -53,9 +61,7 @@ def zoo(rows: Sequence[Row], names: Mapping[str, str], head: str, path: Path) ->
     axes.axvline(1, color="black", linewidth=1)
     axes.set(xscale="log", xlabel="times as fast as plain jax.jit, as written; the bar is the 95 % interval of tuned")
     axes.set_xlim(left=max(0.02, axes.get_xlim()[0]))
-    axes.xaxis.set_major_locator(importlib.import_module("matplotlib.ticker").LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("")
+    plain_ticks(axes.xaxis)
     axes.set_yticks(range(len(rows)), [f"{r['program']}  {r['ways']['jit']['ms']:.2f} ms" for r in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(visible=True, axis="both", alpha=0.25)
@@ -83,6 +89,7 @@ def growth(curves: Mapping[str, Mapping[str, Row]], head: str, path: Path) -> No
             if high < 10 * low:  # less than a decade would be shown without a number on the axis
                 middle = (low * high) ** 0.5
                 panel.set_ylim(middle / 4, middle * 4)
+                plain_ticks(panel.yaxis)
             panel.set_title(f"{name}: exponent {curve['exponent']:.2f}", fontsize=9)
             panel.grid(visible=True, which="major", alpha=0.25)
     figure.suptitle(f"What grows with what\n{head}", fontsize=10)
@@ -105,6 +112,7 @@ def limit(rows: Sequence[Row], head: str, path: Path) -> None:
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(rows)), [f"{row['loop']}\n({row['reference']})" for row in rows], fontsize=8)
     axes.set(xscale="log", ylim=(len(rows) - 0.4, -0.6), xlabel="times as long as the reference")
+    plain_ticks(axes.xaxis)
     axes.margins(x=0.12)
     axes.legend(loc="best")
     figure.suptitle(f"How far from the limit\n{head}", fontsize=10)
