@@ -14,6 +14,7 @@ import functools
 import statistics
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import common
@@ -79,6 +80,7 @@ def main() -> None:
     """Measures, prints and keeps the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=common.RESULTS, help="folder of the results")
     given = parser.parse_args()
     rows = [row for count in LEAVES for row in measure(count, given.rounds)]
     table = [("leaves", "call", "us a call", "us above jit", "ratio to jit", "interval")]
@@ -86,7 +88,7 @@ def main() -> None:
         mid, low, high = row["ratio"]
         cells = (f"{row['us']:.2f}", f"{row['above_us']:+.2f}", f"{mid:.3f}", f"{low:.3f} to {high:.3f}")
         table.append((str(row["leaves"]), row["call"], *cells))
-    common.write("dispatch", rows, align(table))
+    common.write("dispatch", rows, align(table), given.out)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
+import math
 import os
 import platform
 import statistics
@@ -20,6 +22,11 @@ import jax
 from autoloop._signature import host_part
 from autoloop._timing import median_interval
 
+#: Calls shorter than this are timed several at once.
+SPAN_S = 2e-3
+#: What every row says of where and when it was taken; which of it is shown with its name.
+ENVIRONMENT = ("date", "device", "host", "jax", "autoloop", "python")
+_NAMED = ("jax", "autoloop", "python")
 RESULTS = Path(__file__).parent / "results"
 Row = Mapping[str, Any]
 
@@ -38,9 +45,27 @@ def interleaved(calls: Mapping[str, Callable[[], Any]], rounds: int, repeat: int
     return found
 
 
+def bounded_rounds(
+    calls: Mapping[str, Callable[[], Any]], expected_s: Mapping[str, float], share_s: float, rounds: int
+) -> dict[str, list[float]]:
+    """As `interleaved`, in about `share_s` seconds a name: a slow one takes part in the first rounds only.
+
+    Short calls are timed several at once, as many as make a span that the clock resolves.
+    """
+    repeats = {name: max(1, min(200, math.ceil(SPAN_S / max(expected_s[name], 1e-6)))) for name in calls}
+    most = {name: max(2, min(rounds, int(share_s / max(repeats[name] * expected_s[name], 1e-6)))) for name in calls}
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            if number < most[name]:
+                found[name] += interleaved({name: calls[name]}, 1, repeats[name])[name]
+    return found
+
+
 def paired(found: Mapping[str, Sequence[float]], base: str, name: str) -> tuple[float, float, float]:
-    """(median, low, high) of the ratio `name` / `base` over rounds."""
-    interval = median_interval([b / a for a, b in zip(found[base], found[name], strict=True)])
+    """(median, low, high) of the ratio `name` / `base` over the rounds in which both took part."""
+    interval = median_interval([b / a for a, b in zip(found[base], found[name], strict=False)])
     return interval.mid, interval.low, interval.high
 
 
@@ -62,6 +87,7 @@ def environment() -> dict[str, str]:
         "device": f"{device.platform} {device.device_kind}",
         "host": host_part(),
         "jax": jax.__version__,
+        "autoloop": importlib.metadata.version("autoloop"),
         "python": platform.python_version(),
     }
 
@@ -95,8 +121,17 @@ class Clock:
         print(f"[{used_s:4.0f} of {self._limit_s:.0f} s] {text}", file=sys.stderr, flush=True)
 
 
-def alone(script: str, words: Sequence[str], limit_s: float, store: str | None = None) -> dict[str, Any]:
+def alone(
+    script: str, words: Sequence[str], limit_s: float, store: str | None = None, partial: bool = False
+) -> dict[str, Any]:
     """What `python SCRIPT --one WORDS` prints last, as JSON; without settings of the user's.
+
+    Args:
+        script: the script.
+        words: what follows `--one`.
+        limit_s: seconds that it may take.
+        store: the folder of its records, None for the usual one.
+        partial: whether, of one that is ended, what it printed until then counts, marked as `ended`.
 
     Raises:
         RuntimeError: it failed, or took longer than `limit_s`, and was ended.
@@ -110,7 +145,9 @@ def alone(script: str, words: Sequence[str], limit_s: float, store: str | None =
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, check=False, timeout=max(1.0, limit_s)
         )
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as error:
+        if partial and (said := _last_line(error.stdout)):
+            return {**json.loads(said), "ended": f"after {limit_s:.0f} s"}
         raise RuntimeError(f"{what}: ended after {limit_s:.0f} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
@@ -121,7 +158,39 @@ def alone(script: str, words: Sequence[str], limit_s: float, store: str | None =
     return result
 
 
+def _last_line(said: bytes | str | None) -> str:
+    """The last whole line."""
+    text = said.decode() if isinstance(said, bytes) else said or ""
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    return whole[-1] if whole else ""
+
+
+def require(platform_name: str) -> None:
+    """Ends this process where jax runs on something else than was asked for.
+
+    Raises:
+        RuntimeError: it does.
+    """
+    found = jax.devices()[0].platform
+    if found != platform_name:
+        raise RuntimeError(f"--device {platform_name} was asked for, and jax runs on {found}: install jax for it")
+
+
 # ---------------------------------------------------------------- results
+
+
+def environment_of(rows: Sequence[Row]) -> dict[str, str]:
+    """Where the processes that measured these rows ran; this process's where no row says.
+
+    A parent that asks no device leaves an accelerator's memory to its children.
+    """
+    said = next((row for row in rows if "device" in row and "jax" in row), None)
+    return {key: said[key] for key in ENVIRONMENT} if said else environment()
+
+
+def head(rows: Sequence[Row]) -> str:
+    """The same as one line of text."""
+    return ", ".join(f"{key} {value}" if key in _NAMED else value for key, value in environment_of(rows).items())
 
 
 def with_earlier(
@@ -131,8 +200,8 @@ def with_earlier(
 
     `alike`: what else must be the same in a row that is kept.
     """
-    where = {**environment(), **alike}
-    fresh = {row[key]: row for row in rows}
+    where = {**environment_of(rows), **alike}
+    fresh = {row[key]: {**environment_of(rows), **row} for row in rows}
     path = folder / f"{name}.jsonl"
     kept = map(json.loads, path.read_text().splitlines()) if path.exists() else iter(())
     same = [k for k in where if k != "date"]
@@ -144,9 +213,8 @@ def with_earlier(
 def write(name: str, rows: Sequence[Row], text: str, folder: Path = RESULTS) -> None:
     """Keeps rows as JSON lines and the table as text, each with its environment; prints the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    where = environment()
+    where, line = environment_of(rows), head(rows)
     lines = [json.dumps({**where, **row}, sort_keys=True) for row in rows]
     (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    head = ", ".join(where.values())
-    (folder / f"{name}.txt").write_text(f"{head}\n\n{text}\n")
-    print(head, text, sep="\n\n")
+    (folder / f"{name}.txt").write_text(f"{line}\n\n{text}\n")
+    print(line, text, sep="\n\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 from autoloop._loops import Loop
@@ -45,14 +46,14 @@ def unrolled(path: tuple[int, ...], factor: int) -> Plan:
     return Plan((Choice(path, "unroll", factor),)) if factor > 1 else Plan()
 
 
-def tune(tuned: Any, loop: Loop, args: tuple[Any, ...]) -> str:
-    """The plan that tune_jax chooses among `FACTORS` for one loop of a function decorated with autoloop."""
+def tune(tuned: Any, loop: Loop, args: tuple[Any, ...], allowed: Sequence[int] = FACTORS) -> str:
+    """The plan that tune_jax chooses among factors for one loop of a function decorated with autoloop."""
     tune_jax: Any = importlib.import_module("tune_jax")
 
     def function(*args: Any, unroll: int = 1) -> Any:
         return tuned.using(unrolled(loop.path, unroll))(*args)
 
-    factors = tuple(factor for factor in FACTORS if factor <= loop.length)
+    factors = tuple(factor for factor in allowed if factor <= loop.length)
     found: Any = tune_jax.tune(function, hyperparams={"unroll": factors})
     found(*args)
     chosen: dict[str, int] = found.optimal_hyperparams

@@ -29,6 +29,14 @@ PROGRAMS = (
     "sinkhorn",
     "transformer_layers",
     "n_body",
+    "ppo",
+    "maml",
+    "reaction_diffusion",
+    "time_warping",
+    "evolution",
+    "layer_mixture",
+    "automaton",
+    "newton_cg",
 )
 SIZES = ("small", "large")
 
