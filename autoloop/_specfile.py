@@ -7,6 +7,7 @@ the text of an array, a number, true, false or null, a list, an object (a dict),
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,8 @@ Signature = tuple[tuple[Any, ...], dict[str, Any]]
 _ARRAY = re.compile(r"([a-z]\w*(?:<\w+>)?)\[((?:\d+(?:,\d+)*)?)\](\*?)")
 #: XLA counts elements in 64 bits.
 _MOST_DIGITS = 18
+#: No tree of arguments is so deep; Python's own limit differs between its versions.
+_DEEPEST = 100
 _LONG = {"bf": "bfloat", "f": "float", "u": "uint", "i": "int", "c": "complex"}
 #: Objects with one of these names alone are not dicts of the user's.
 _MARKS = ("tuple", "value", "dict")
@@ -113,21 +116,24 @@ def from_data(data: Any) -> Signature:
     return tuple(map(_value, args)), {name: _value(item) for name, item in kwargs.items()}
 
 
-def _value(data: Any) -> Any:
+def _value(data: Any, depth: int = 0) -> Any:
+    if depth > _DEEPEST:
+        raise SpecError(f"an argument is nested deeper than {_DEEPEST} lists and objects")
+    value = functools.partial(_value, depth=depth + 1)
     if isinstance(data, str):
         return array(data)
     if isinstance(data, list):
-        return [_value(item) for item in data]
+        return [*map(value, data)]
     if isinstance(data, dict):
         mark = next(iter(data)) if len(data) == 1 else ""
         if mark == "value":
             return data["value"]
         inner = data[mark] if mark in _MARKS else data
         if mark == "tuple" and isinstance(inner, list):
-            return tuple(map(_value, inner))
+            return tuple(map(value, inner))
         if not isinstance(inner, dict):
             raise SpecError(f"{mark!r} must hold {'a list' if mark == 'tuple' else 'an object'}; got {inner!r:.60}")
-        return {name: _value(item) for name, item in inner.items()}
+        return {name: value(item) for name, item in inner.items()}
     return data
 
 
@@ -138,7 +144,4 @@ def several(data: Any) -> list[Signature]:
         SpecError: the data is neither.
     """
     listed = isinstance(data, list) and data and all(isinstance(item, (list, dict)) for item in data)
-    try:
-        return [from_data(item) for item in (data if listed else [data])]
-    except RecursionError:
-        raise SpecError("the specs are nested too deep") from None
+    return [from_data(item) for item in (data if listed else [data])]
