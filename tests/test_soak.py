@@ -50,7 +50,8 @@ def train(first):
 
 def seen():
     gc.collect()
-    pages = int(open("/proc/self/statm").read().split()[1])
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(os.listdir("/proc/self/fd"))
 
 for w, xs in inputs:  # what every program pays once
