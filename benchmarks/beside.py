@@ -17,11 +17,16 @@ from typing import Any
 import common
 import contenders
 import jax
+import peer
 from contenders import Contenders, Way
 from zoo import load
 
+from autoloop import autoloop
+from autoloop._call import Call
+from autoloop._program import Function, Program
+
 #: Parts of the time allowed for a program.
-TUNING, PEER, RACE, SWEEP, LAST_RACE = 0.25, 0.25, 0.12, 0.25, 0.1
+TUNING, PEER, RACE, SWEEP, LAST_RACE = 0.25, 0.5, 0.12, 0.2, 0.1
 ROUNDS = 21
 
 
@@ -68,7 +73,7 @@ def measure(name: str, size: str, allowed_s: float) -> dict[str, Any]:
     ways["tuned"], record = found.tuned(TUNING * allowed_s)
     ways["hand"] = ways["jit"] if zoo.by_hand is zoo.program else found.build(contenders.Jitted(zoo.by_hand))
     ways["python"], ways["eager"] = found.outermost("python(1)"), found.outermost("eager")
-    ways["peer"] = found.peer(PEER * allowed_s)
+    ways["peer"] = found.peer(name, size, PEER * allowed_s)
     times = contenders.race(ways, RACE * allowed_s, ROUNDS)
     row: dict[str, Any] = {"program": name, "size": size, "allowed_s": allowed_s, **common.environment()}
     row |= {"ways": {key: figures(way, times, key) for key, way in ways.items()}, **against(times)}
@@ -78,9 +83,21 @@ def measure(name: str, size: str, allowed_s: float) -> dict[str, Any]:
     print(json.dumps(row), flush=True)
     last_race_s = LAST_RACE * allowed_s
     start = time.monotonic()
-    finalists, swept, left_out = found.sweep(record, max(end - last_race_s, start + SWEEP / 3 * allowed_s))
+    finalists, swept, left_out = found.sweep(record, max(end - last_race_s, start + SWEEP * allowed_s))
     row |= {"swept": swept, "left_out": left_out, "sweep_s": time.monotonic() - start}
     return with_breakeven(row | last_race(row, ways, finalists, last_race_s))
+
+
+def peer_tunes(name: str, size: str, factors: list[int]) -> dict[str, Any]:
+    """What tune_jax chooses for one program, and in how many seconds; in a process of its own."""
+    zoo = load(name)
+    args = jax.block_until_ready(jax.jit(lambda: zoo.arguments(size))())
+    function = Function(zoo.program)
+    program = Program.trace(function, Call.of(function, args, {}).key, args, {})
+    assert program is not None
+    start = time.perf_counter()
+    plan = peer.tune(autoloop(zoo.program), peer.busiest(program), args, factors)
+    return {"plan": plan, "tuning_s": time.perf_counter() - start, "version": peer.version()}
 
 
 def last_race(

@@ -158,6 +158,11 @@ def alone(
     return result
 
 
+def short(error: RuntimeError) -> str:
+    """What `alone` says of a failure, without the words of the task."""
+    return str(error).rpartition("}: ")[2][-300:]
+
+
 def _last_line(said: bytes | str | None) -> str:
     """The last whole line."""
     text = said.decode() if isinstance(said, bytes) else said or ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import common
@@ -139,19 +141,20 @@ class Contenders:
         way = Way(call, record.winner, *costs, tuning_s=record.spent_s, reason=self._differs(outs))
         return way, record
 
-    def peer(self, allowed_s: float) -> Way:
-        """What tune_jax chooses among factors of `unroll` for the busiest loop."""
+    def peer(self, name: str, size: str, allowed_s: float) -> Way:
+        """What tune_jax chooses among factors of `unroll` for the busiest loop, in a process that can be ended."""
         if missing := peer.missing():
             return Way(reason=missing)
         loop: Loop = peer.busiest(self.program)
         fit = [f for f in peer.FACTORS if f <= loop.length and self._fits(peer.unrolled(loop.path, f), allowed_s / 2)]
-        start = time.perf_counter()
+        task = {"suite": "peer", "name": name, "size": size, "factors": fit, "device": jax.devices()[0].platform}
+        script = str(Path(__file__).parent / "run.py")
         try:
-            text = peer.tune(autoloop(self._function), loop, self._args, fit)
-        except Exception as error:
-            return Way(reason=f"{type(error).__name__}: {error}"[:200])
-        seconds = time.perf_counter() - start
-        own = self.written if text == "as-written" else self.planned(Plan.parse(text))
+            chosen = common.alone(script, [json.dumps(task)], allowed_s)
+        except RuntimeError as error:
+            return Way(reason=f"tune_jax among factors {fit}: {common.short(error)}")
+        text, seconds = chosen["plan"], chosen["tuning_s"]
+        own = self.written if text == str(Plan()) else self.planned(Plan.parse(text))
         return Way(own.call, text, *_costs(own, seconds), tuning_s=seconds, reason=own.reason)
 
     def _fits(self, plan: Plan, allowed_s: float) -> bool:

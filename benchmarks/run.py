@@ -34,6 +34,8 @@ from zoo import PROGRAMS, SIZES
 
 #: Seconds for each program of the zoo, and which size, by device.
 SECONDS = {"cpu": 60.0, "gpu": 17.0}
+#: A process is ended after so many times the seconds that it was to take.
+_END = 2.0
 SIZE = {"cpu": "large", "gpu": "small"}
 
 
@@ -60,14 +62,15 @@ def in_process(clock: common.Clock, suite: str, key: str, name: str, allowed_s: 
     task = json.dumps({"suite": suite, "name": name, "allowed_s": allowed_s, **words})
     with tempfile.TemporaryDirectory() as store:
         try:
-            return common.alone(__file__, [task], 1.6 * allowed_s + 30, store, partial=True)
+            return common.alone(__file__, [task], _END * allowed_s, store, partial=True)
         except RuntimeError as error:
-            return {key: name, "failed": str(error)[-300:], **words}
+            size = {"size": words["size"]} if "size" in words else {}
+            return {key: name, "failed": common.short(error), **size}
 
 
 def one(task: dict[str, Any]) -> dict[str, Any]:
     """One row, in this process."""
-    suites = {"zoo": beside.measure, "growth": growth.measure, "limit": limit.measure}
+    suites = {"zoo": beside.measure, "growth": growth.measure, "limit": limit.measure, "peer": beside.peer_tunes}
     device = task.pop("device")
     common.require(device)
     return {**suites[task.pop("suite")](**task), **common.environment()}
@@ -76,12 +79,13 @@ def one(task: dict[str, Any]) -> dict[str, Any]:
 def suite_zoo(given: argparse.Namespace, clock: common.Clock, names: Sequence[str], out: Path) -> int:
     """The zoo beside what people use instead; how many programs failed."""
     seconds, size = given.seconds or SECONDS[given.device], given.size or SIZE[given.device]
-    end_s, rows = clock.left_s - seconds * len(names), []
+    rows = []
     for done, name in enumerate(names):
-        share_s = (clock.left_s - max(0.0, end_s)) / (len(names) - done)
-        rows.append(
-            in_process(clock, "zoo", "program", name, min(1.3 * seconds, share_s), size=size, device=given.device)
-        )
+        # On a device that costs by the minute the whole ends in time; elsewhere a program keeps its share.
+        left_s = clock.left_s / (len(names) - done)
+        share_s = min(seconds, left_s) if given.device == "gpu" else seconds
+        words = {"size": size, "device": given.device}
+        rows.append(in_process(clock, "zoo", "program", name, share_s, **words))
     rows = common.with_earlier("zoo", "program", rows, PROGRAMS, out, size=size)
     head = common.head(rows)
     text = "\n\n".join([goals.table(rows), "\n".join(goals.against(rows)), goals.costs(rows)])
