@@ -11,7 +11,7 @@ from helpers import PROGRAMS, assert_same, legal_plans, outline, put_together, r
 from jax import lax
 from jax.extend import core as jec
 
-from autoloop import _jaxpr
+from autoloop import _jaxpr, _parts
 from autoloop._records import UnsupportedJaxError
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
@@ -202,7 +202,7 @@ def test_conform_all_counts():
 @pytest.mark.parametrize("length", [None, 0, 3])
 @pytest.mark.parametrize("value", [1.0, 2, True, ramp(2, 0), jnp.bfloat16(1), KEYS[0], KEYS])
 def test_empty_is_zeros_of_the_type(value, length):
-    got = jax.jit(lambda: _jaxpr.empty(aval(value), length))()
+    got = jax.jit(lambda: _parts.empty(aval(value), length))()
     shape = jnp.shape(value) if length is None else (length, *jnp.shape(value))
     want = aval(value)
     assert (aval(got).shape, aval(got).dtype) == (shape, want.dtype)
