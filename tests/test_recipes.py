@@ -1,0 +1,77 @@
+"""The README's recipes with other libraries, run as they stand: tuned for real, no form fails, results as plain JAX's."""
+
+import re
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from autoloop import Autoloop, settings
+
+pytestmark = [
+    pytest.mark.ecosystem,
+    # Their own: deprecated names, and Gymnax's dependencies'.
+    pytest.mark.filterwarnings("default::DeprecationWarning", "default::FutureWarning"),
+]
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+SECTION = README.split("\n## Recipes\n")[1].split("\n## ")[0]
+RECIPES = dict(re.findall(r"\n### (\w+)\n.*?```python\n(.*?)```", SECTION, re.DOTALL))
+
+#: The libraries of each recipe, and how many decorated functions it calls.
+NEEDS = {
+    "Equinox": (["equinox"], 2),
+    "Flax": (["flax"], 2),
+    "Optax": (["optax"], 1),
+    "BlackJAX": (["blackjax"], 1),
+    "Gymnax": (["gymnax"], 1),
+    "Diffrax": (["diffrax"], 1),
+}
+
+
+def test_every_recipe_is_run():
+    assert RECIPES.keys() == NEEDS.keys()
+
+
+def run(code, monkeypatch):
+    """Runs a recipe; returns its calls as (function, args, kwargs, result), the arguments copied: some are donated."""
+    calls, real = [], Autoloop.__call__
+
+    def recorded(self, /, *args, **kwargs):
+        copied = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, (args, kwargs))
+        result = real(self, *args, **kwargs)
+        if not any(call[0] is self for call in calls):
+            calls.append((self, *copied, result))
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Autoloop, "__call__", recorded)
+        exec(compile(code, "recipe", "exec"), {"__name__": "recipe"})
+    return calls
+
+
+def arrays_of(tree):
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_tuned_and_its_results_are_plain_jax_s(name, monkeypatch):
+    libraries, count = NEEDS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # while they are imported
+        for library in libraries:
+            pytest.importorskip(library)
+    with settings(budget_s=5):
+        calls = run(RECIPES[name], monkeypatch)
+    assert len(calls) == count
+    for function, args, kwargs, result in calls:
+        record = function.report(*args, **kwargs)
+        status = [trial.status for trial in record.trials]
+        assert status.count("ok") > 1, str(record)
+        assert not {"failed", "wrong"} & set(status), str(record)
+        with settings(mode="off"):
+            want = function(*args, **kwargs)
+        for one, other in zip(arrays_of(want), arrays_of(result), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
