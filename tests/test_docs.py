@@ -41,7 +41,7 @@ def test_public_names_have_examples():
 
 
 #: Sections whose Python other test files run: the plugin's, and those that need other libraries.
-ELSEWHERE = ("Testing", "Watching a long loop", "With the libraries people use")
+ELSEWHERE = ("Testing", "Watching a long loop", "Recipes")
 
 
 def python_blocks():
