@@ -1,4 +1,4 @@
-"""The README's recipes with other libraries, run as they stand: tuned for real, no form fails, results as plain JAX's."""
+"""The README's recipes with other libraries, run as they stand: tuned, no form fails, results as plain JAX's."""
 
 import re
 import warnings
