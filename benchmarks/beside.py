@@ -59,8 +59,8 @@ WHY: dict[str, str] = {
     "four choices, more than a plan of the search has",
     "newton_cg": "by hand the curvature is computed once a Newton step; what a form moves out of the loop is "
     "what the derivative of the gradient left in it",
-    "n_body": "by hand the coordinates lie along the first axis, where vector units work on whole rows: another layout of "
-    "the values, not another loop",
+    "n_body": "by hand the coordinates lie along the first axis, where vector units work on whole rows: another "
+    "layout of the values, not another loop",
     "automaton": "by hand sums of three in rows and columns, in bytes: other arithmetic, not another loop",
 }
 
