@@ -29,7 +29,7 @@ def scripts(clock: common.Clock, out: Path) -> int:
         clock.say(name)
         command = [sys.executable, str(Path(__file__).parent / name), *words, "--out", str(out)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=max(0.1, clock.left_s))
+            done = common.run(command, clock.left_s)
         except subprocess.TimeoutExpired:
             clock.say(f"LEFT OUT: no time for {name}; the machine is busy")
             continue
