@@ -10,8 +10,8 @@ import common
 
 #: By suite: which of it, and seconds for each.
 SUITES = {
-    "zoo": (("map_recurrence", "automaton"), 6.0),
-    "growth": (("loops", "outer"), 3.0),
+    "zoo": (("automaton",), 6.0),
+    "growth": (("outer",), 3.0),
     "limit": (("recurrence", "residual"), 5.0),
 }
 SCRIPTS = {
