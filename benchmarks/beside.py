@@ -54,7 +54,7 @@ WHY: dict[str, str] = {
     "known only outside the traced program, whose kinds are values",
     "time_warping": "by hand the table is skewed, so that whole antidiagonals are one step: no form makes a wavefront",
     "evolution": "by hand is the plan 0/0=vmap(64)",
-    "maml": "by hand the tasks are one batch, forward and backward: the plan 0/0=vmap(16) 0/1=vmap(16)",
+    "maml": "by hand the tasks are one batch, forward and backward: the plan 0/1=vmap(16) 0/2=distribute(heavy)",
     "ppo": "by hand all seeds are one batch, their random numbers drawn before, and short loops unrolled: "
     "four choices, more than a plan of the search has",
     "newton_cg": "by hand the curvature is computed once a Newton step; what a form moves out of the loop is "

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -142,11 +143,9 @@ def alone(
     command = [sys.executable, script, "--one", *words]
     what = " ".join(words)
     try:
-        done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, check=False, timeout=max(1.0, limit_s)
-        )
+        done = run(command, limit_s, variables)
     except subprocess.TimeoutExpired as error:
-        if partial and (said := _last_line(error.stdout)):
+        if partial and (said := _last_line(error.output)):
             return {**json.loads(said), "ended": f"after {limit_s:.0f} s"}
         raise RuntimeError(f"{what}: ended after {limit_s:.0f} s") from None
     lines = done.stdout.strip().splitlines()
@@ -163,9 +162,32 @@ def short(error: RuntimeError) -> str:
     return str(error).rpartition("}: ")[2][-300:]
 
 
-def _last_line(said: bytes | str | None) -> str:
+def run(
+    command: Sequence[str], limit_s: float, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A process with its output, ended with the processes it started if it takes longer than `limit_s`.
+
+    Raises:
+        subprocess.TimeoutExpired: it was ended; its `output` is what it had printed.
+    """
+    first = "--one" not in sys.argv  # one that such a process starts belongs to its group, and ends with it
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=variables, start_new_session=first, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=max(0.1, limit_s))
+        except BaseException as error:
+            if first:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            out, _ = process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                error.output = out
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _last_line(text: str) -> str:
     """The last whole line."""
-    text = said.decode() if isinstance(said, bytes) else said or ""
     whole = text[: text.rfind("\n") + 1].splitlines()
     return whole[-1] if whole else ""
 

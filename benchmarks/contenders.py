@@ -28,6 +28,8 @@ _LONG_S = 2.0
 _SHORT_S = 0.02
 #: A plan of the sweep this many times slower than as written, and by this much, is not called again.
 _HOPELESS, _SLACK_S = 3.0, 0.02
+#: A plan of which compiling is foretold to take more than this part of the time left is left out of the sweep.
+_MOST_OF_REST = 0.6
 #: So many of the sweep's plans are raced.
 FINALISTS = 4
 
@@ -175,12 +177,13 @@ class Contenders:
             left_s = end - time.monotonic()
             if left_s <= 0:
                 break
-            if self._fits(plan, left_s / 4):
+            if self._fits(plan, _MOST_OF_REST * left_s):
                 way = self.planned(plan)
                 tried[str(plan)] = way
                 if way.second_s > limit_s:
                     way.call = None
-        good = sorted((w for w in tried.values() if w.call and not w.reason), key=lambda w: w.second_s)
+        # What people use instead may be a plan too, and the best of all.
+        good = sorted((w for w in self._built.values() if w.call and not w.reason), key=lambda w: w.second_s)
         return {w.plan: w for w in good[:FINALISTS]}, len(tried), len(plans) - len(tried)
 
     def _worth(self, record: Record) -> list[Plan]:

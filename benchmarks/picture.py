@@ -85,6 +85,8 @@ def growth(curves: Mapping[str, Mapping[str, Row]], head: str, path: Path) -> No
                 continue
             panel.plot(curve["sizes"], curve["seconds"], "o-", color="#2a7f3f")
             panel.set(xscale="log", yscale="log", xlabel=axis, ylabel="s")
+            if curve["sizes"][-1] < 10 * curve["sizes"][0]:
+                plain_ticks(panel.xaxis)
             low, high = min(curve["seconds"]), max(curve["seconds"])
             if high < 10 * low:  # less than a decade would be shown without a number on the axis
                 middle = (low * high) ** 0.5
