@@ -11,7 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: What is asked with the arguments of a call.
-_ASKED = frozenset({"plan", "report", "plans", "warmup", "lower", "trace", "eval_shape", "explain_miss"})
+_ASKED = frozenset({"plan", "report", "plans", "warmup", "lower", "trace", "eval_shape", "explain_miss", "loops"})
 
 
 class Bound(Generic[P, R]):
@@ -22,12 +22,21 @@ class Bound(Generic[P, R]):
     def __init__(self, function: Any, instance: Any) -> None:
         self.__func__, self.__self__ = function, instance
 
+    def __getattribute__(self, name: str) -> Any:
+        # The class has these too, of its own; those of the method are meant.
+        return getattr(self.__func__, name) if name in ("__doc__", "__module__") else super().__getattribute__(name)
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return cast(R, self.__func__(self.__self__, *args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:  # not made yet: it is being copied
+            raise AttributeError(name)
         found = getattr(self.__func__, name)
         return functools.partial(found, self.__self__) if name in _ASKED else found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.__self__, self.__func__.__name__)
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -215,20 +215,24 @@ class Autoloop(Asked[P, R]):
                 return cast(R, candidate(*call.args, **call.kwargs))
             if isinstance(candidate, HostProgram):
                 self._planned.hosts[call.key] = candidate
-                _jaxpr.dispatch_anew(self._fast)
+                self._dispatch_anew()
                 return cast(R, candidate(*call.args, **call.kwargs))
             if not self._planned.plans and not self._planned.hosts and isinstance(candidate, OneProgram):
                 # The trial compiled this very program: take its jit over instead of compiling again.
                 self._planned, self._fast = candidate.planned, candidate.planned.jitted
             else:
                 self._planned.plans.setdefault(call.key, decision.plan)
-                _jaxpr.dispatch_anew(self._fast)
+                self._dispatch_anew()
         try:
             result = self._fast(*call.args, **call.kwargs)
         except Miss:
             return cast(R, self._function.plain(*call.args, **call.kwargs))
         self._entries = _jaxpr.dispatched(self._fast)
         return cast(R, result)
+
+    def _dispatch_anew(self) -> None:
+        _jaxpr.dispatch_anew(self._fast)
+        self._entries = 0  # each placement is looked at again
 
     def _needs_key(self, call: Call, candidate: OneProgram | HostProgram) -> bool:
         """Whether the hot path can't serve a candidate: it is one jit with one set of XLA options."""

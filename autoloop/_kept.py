@@ -21,9 +21,21 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Kept:
-    """A leaf as a part of its tree's structure: a call with an equal one is the same, with another one is not."""
+    """A leaf as a part of its tree's structure: a call with an equal one is the same, with another one is not.
+
+    Equal means: of one type, too. A leaf that can't be hashed may change unseen, so it is not kept.
+    """
 
     value: Any
+    kind: type
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except Exception:  # whatever a hash of the user's raises
+        return False
+    return True
 
 
 def keep(statics: Statics, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments | None:
@@ -38,11 +50,16 @@ def keep(statics: Statics, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def _inside(arg: Any) -> Any:
-    return arg if jax.tree_util.treedef_is_leaf(jax.tree.structure(arg)) else _wrapped(arg)
+    whole = jax.tree_util.treedef_is_leaf(jax.tree.structure(arg))
+    return _wrapped(arg) if not whole and jax.tree.all(jax.tree.map(_keepable, arg)) else arg
+
+
+def _keepable(leaf: Any) -> bool:
+    return _traceable(leaf) or _hashable(leaf)
 
 
 def _wrapped(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf if _traceable(leaf) else Kept(leaf), tree)
+    return jax.tree.map(lambda leaf: leaf if _traceable(leaf) else Kept(leaf, type(leaf)), tree)
 
 
 def free(tree: Any) -> Any:

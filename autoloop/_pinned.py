@@ -64,9 +64,11 @@ class Pinned(Generic[P, R]):
         try:
             found = self._hosts.jitted(*args, **kwargs)
         except Miss:
-            return cast(R, self._build(Call.of(self._function, args, kwargs))(*args, **kwargs))
-        # If not `Found`, then jit is disabled and ran the function as written.
-        return cast(R, found.host(*args, **kwargs) if type(found) is Found else found)
+            pass  # left before the miss is resolved, so that a user's error has no context of ours
+        else:
+            # If not `Found`, then jit is disabled and ran the function as written.
+            return cast(R, found.host(*args, **kwargs) if type(found) is Found else found)
+        return cast(R, self._build(Call.of(self._function, args, kwargs))(*args, **kwargs))
 
     def plan(self, /, *args: P.args, **kwargs: P.kwargs) -> Plan:
         """The plan in force, whatever the arguments: the one that it is pinned to."""

@@ -67,7 +67,7 @@ def autoloop_isolated_store() -> Iterator[Path]:
 
 
 @pytest.fixture
-def autoloop_forced() -> Iterator[Callable[[Any], None]]:
+def autoloop_forced() -> Iterator[Callable[..., None]]:
     """`autoloop_forced(plan)`: decorated functions run this plan until the test ends."""
     from autoloop import testing
 
@@ -75,7 +75,7 @@ def autoloop_forced() -> Iterator[Callable[[Any], None]]:
 
 
 @pytest.fixture
-def autoloop_fake_timings() -> Iterator[Callable[[Any], None]]:
+def autoloop_fake_timings() -> Iterator[Callable[..., None]]:
     """`autoloop_fake_timings({plan_text: seconds})`: tunings find these times until the test ends."""
     from autoloop import testing
 
@@ -83,7 +83,7 @@ def autoloop_fake_timings() -> Iterator[Callable[[Any], None]]:
 
 
 @pytest.fixture
-def autoloop_distorted_timings() -> Iterator[Callable[[Any], None]]:
+def autoloop_distorted_timings() -> Iterator[Callable[..., None]]:
     """`autoloop_distorted_timings(seed)`: tunings find times that are drawn, until the test ends."""
     from autoloop import testing
 
@@ -98,11 +98,11 @@ def autoloop_assert_forms_agree() -> Callable[..., Any]:
     return testing.assert_forms_agree
 
 
-def _until_the_end(block: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> Iterator[Callable[[Any], None]]:
+def _until_the_end(block: Callable[..., contextlib.AbstractContextManager[Any]]) -> Iterator[Callable[..., None]]:
     """A function that enters `block`, which is left when the test ends."""
     with contextlib.ExitStack() as stack:
 
-        def enter(given: Any) -> None:
-            stack.enter_context(block(given))
+        def enter(*args: Any, **kwargs: Any) -> None:
+            stack.enter_context(block(*args, **kwargs))
 
         yield enter

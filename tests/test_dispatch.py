@@ -192,6 +192,15 @@ def test_no_key_is_made_in_python_for_a_python_loop(pin, monkeypatch):
     assert_same(fun(XS), expected)
 
 
+def test_an_error_of_a_pinned_loop_has_no_context_of_ours():
+    def broken(xs):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as error:
+        autoloop(broken).using("0=python(1)")(XS)
+    assert error.value.__context__ is None
+
+
 def test_each_signature_is_tuned_once(tunings):
     fun = tuned("inline")
     calls = [

@@ -1,9 +1,14 @@
 """Leaves that JAX can't trace, inside arguments: they are static, as under `equinox.filter_jit`."""
 
 import dataclasses
+import enum
+import re
+from decimal import Decimal
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from helpers import ramp
 
@@ -159,3 +164,40 @@ def test_no_note_where_no_number_is_inside():
     with pytest.raises(jax.errors.TracerBoolConversionError) as error:
         autoloop.autoloop(lambda xs: xs if xs[0, 0] else -xs)(XS)
     assert not [note for note in getattr(error.value, "__notes__", []) if "autoloop" in note]
+
+
+@dataclasses.dataclass
+class Gain:  # with an equality and so without a hash
+    gain: float
+
+
+class Letter(enum.StrEnum):
+    A = "a"
+
+
+def scaled(x, held):
+    factor = 2 if isinstance(held[0], (Letter, Fraction)) else 3
+    return jax.lax.scan(lambda c, _: (c * factor, None), x, None, length=3)[0]
+
+
+def values_of(fun):
+    return [float(fun(1.0, [held])) for held in ("a", Letter.A, "a", Fraction(1, 2), Decimal("0.5"))]
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_equal_leaves_of_another_type_are_other_leaves(pin, quick):
+    fun = autoloop.autoloop(scaled)
+    assert values_of(fun.using("0=inline") if pin else fun) == [27, 8, 27, 8, 27]
+
+
+@pytest.mark.parametrize("mode", ["tune", "off"])
+@pytest.mark.parametrize("leaf", [Gain(2.0), {1}, np.array(["a", "b"]), np.array([None, 1])], ids=repr)
+@pytest.mark.parametrize("beside", [None, "a name"])
+def test_a_leaf_without_a_hash_is_refused_as_by_jit_and_harms_no_other_call(leaf, beside, mode, quick):
+    fun = autoloop.autoloop(lambda x, held, beside: scaled(x, held), mode=mode)
+    assert fun(1.0, ["a"], [beside]) == 27
+    with pytest.raises(TypeError) as refused:
+        jax.jit(scaled)(1.0, [leaf])
+    with pytest.raises(TypeError, match=re.escape(str(refused.value)[:40])):
+        fun(1.0, [leaf], [beside])
+    assert fun(1.0, ["a"], [beside]) == 27

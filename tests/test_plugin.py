@@ -50,7 +50,7 @@ def test_fake_timings(autoloop_fake_timings):
     assert str(fun.plan(8.0)) == "0=inline"
 
 def test_distorted_timings(autoloop_distorted_timings):
-    autoloop_distorted_timings(1)
+    autoloop_distorted_timings(seed=1)
     assert fun.warmup(8.0).trials
 
 def test_after_them_tuning_is_off_again(autoloop_assert_forms_agree):
