@@ -71,6 +71,11 @@ def answer(given: argparse.Namespace, data: Any, text: str) -> None:
     print(json.dumps(data, indent=1, sort_keys=True) if given.json else text)
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def own_store() -> Store:
     """The store that the environment names."""
     return store_of(_config.current())

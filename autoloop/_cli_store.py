@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from autoloop import _report, _wisdom
-from autoloop._cli import Commands, ProblemError, answer, own_store
+from autoloop._cli import Commands, ProblemError, answer, counted, own_store
 from autoloop._config import did_you_mean
 from autoloop._entries import Entry, age_s, entries
 
@@ -132,7 +132,7 @@ def _prune(given: argparse.Namespace) -> int:
         store.delete(entry.key)
     said = "would drop" if given.dry_run else "dropped"
     lines = [f"{said} {e.key[:12]}  {e.function}  {_short(e.parts.get('arguments', ''))}" for e in found]
-    answer(given, [row(entry) for entry in found], "\n".join([*lines, f"{said} {len(found)} records"]))
+    answer(given, [row(entry) for entry in found], "\n".join([*lines, f"{said} {counted(len(found), 'record')}"]))
     return 0
 
 
@@ -145,7 +145,7 @@ def _drops(entry: Entry, given: argparse.Namespace) -> bool:
 
 def _clear(given: argparse.Namespace) -> int:
     count = own_store().clear()
-    answer(given, {"dropped": count}, f"dropped {count} records")
+    answer(given, {"dropped": count}, f"dropped {counted(count, 'record')}")
     return 0
 
 

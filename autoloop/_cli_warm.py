@@ -9,7 +9,7 @@ from typing import Any
 
 from autoloop import _config, _doctor, _explain, _progress, _wanted, _warm
 from autoloop._call import Call
-from autoloop._cli import Commands, ProblemError, answer, own_store
+from autoloop._cli import Commands, ProblemError, answer, counted, own_store
 from autoloop._specfile import SpecError
 
 _SPECS = {"metavar": "SPECS", "help": 'argument specs: a JSON file, module:name, or a JSON text as ["f32[64,128]"]'}
@@ -107,7 +107,7 @@ def _of_wanted() -> _Found:
         called = f"{wanted.function}({wanted.parts.get('arguments', '')})"
         text = f"{called}: a record is stored now" if miss is None else str(miss)
         command = _wanted.command(wanted)
-        lines = [text, f"met {wanted.count} times, last {wanted.last}"]
+        lines = [text, f"met {counted(wanted.count, 'time')}, last {wanted.last}"]
         found.append(("\n".join([*lines, f"to warm it: {command}"] if command else lines), miss))
     return found
 

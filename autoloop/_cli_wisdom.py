@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from autoloop import _signature, _wisdom
-from autoloop._cli import Commands, ProblemError, answer, own_store
+from autoloop._cli import Commands, ProblemError, answer, counted, own_store
 from autoloop._records import Record
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
@@ -54,7 +54,11 @@ def _export(given: argparse.Namespace) -> int:
         raise ProblemError(f"nothing to export: the store holds {len(every) or 'no'} records{chosen}; see 'list'")
     _write(given.file, found)
     if given.file != "-":
-        answer(given, {"file": given.file, "records": sorted(found)}, f"wrote {len(found)} records to {given.file}")
+        answer(
+            given,
+            {"file": given.file, "records": sorted(found)},
+            f"wrote {counted(len(found), 'record')} to {given.file}",
+        )
     return 0
 
 
@@ -87,7 +91,7 @@ def _what_was_taken(chosen: _wisdom.Taken, records: Mapping[str, Record]) -> str
         *(f"+ {_line(records[key])}" for key in chosen.new),
         *(f"~ {_line(records[key])}" for key in chosen.replaced),
     ]
-    counts = f"took {len(chosen.new)} new records and {len(chosen.replaced)} more rigorous ones"
+    counts = f"took {counted(len(chosen.new), 'new record')} and {len(chosen.replaced)} more rigorous ones"
     return "\n".join([*lines, f"{counts}, kept {len(chosen.kept)} as they were"])
 
 
@@ -99,7 +103,7 @@ def _merge(given: argparse.Namespace) -> int:
     merged = _wisdom.merge(*map(read, given.files))
     _write(given.output, merged)
     if given.output != "-":
-        said = f"wrote {len(merged)} records of {len(given.files)} files to {given.output}"
+        said = f"wrote {counted(len(merged), 'record')} of {len(given.files)} files to {given.output}"
         answer(given, {"file": given.output, "records": sorted(merged)}, said)
     return 0
 

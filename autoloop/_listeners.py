@@ -60,4 +60,4 @@ def tell(record: Record) -> None:
         try:
             listener(record)
         except Exception:  # theirs may raise anything; the call that tuned is not to suffer
-            _log.exception("the listener %r failed on the record of %s", listener, record.function)
+            _log.exception("autoloop: the listener %r failed on the record of %s", listener, record.function)

@@ -189,7 +189,9 @@ def aged(store):
 )
 def test_prune_drops_what_it_is_told_to(words, dropped, aged, capsys):
     before = set(aged())
-    assert f"would drop {len(dropped)} records" in prints(["prune", *words, "--dry-run"], capsys)
+    assert f"would drop {len(dropped)} record{'s' * (len(dropped) != 1)}" in prints(
+        ["prune", *words, "--dry-run"], capsys
+    )
     assert set(aged()) == before
     assert {row["function"] for row in json.loads(prints(["prune", *words, "--json"], capsys))} == dropped
     assert set(aged()) == before - dropped

@@ -41,7 +41,7 @@ def test_list_show_and_clear(stored, capsys, own_store):
     assert main(["path"]) == 0
     assert capsys.readouterr().out.strip() == str(own_store)
     assert main(["clear"]) == 0
-    assert capsys.readouterr().out == "dropped 1 records\n"
+    assert capsys.readouterr().out == "dropped 1 record\n"
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "no records\n"
 
@@ -107,3 +107,8 @@ def test_the_demo_says_who_won_or_that_nobody_did(winner, words):
 
 def test_the_answer_without_a_python_loop():
     assert "it is not legal" in _demo.answer(record(trial("as-written")))
+
+
+def test_whoever_reads_may_stop_reading(python):
+    gone = "import os, sys; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1)"
+    python(f"{gone}; import autoloop.__main__ as command; sys.exit(command.main(['path']))")

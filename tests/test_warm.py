@@ -345,7 +345,7 @@ def test_explain_a_call_and_what_is_wanted(module, monkeypatch, capsys):
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
     assert "argument 0 was f32[3,2], is f32[5,2]" in out
-    assert "met 1 times" in out
+    assert "met 1 time," in out
     assert """to warm it: python -m autoloop warm users_module:total --specs '{"args": ["f32[5,2]"]}'""" in out
 
 
