@@ -13,7 +13,7 @@ from autoloop._decision import Decision, with_forced
 from autoloop._pinned import Pinned, look_like
 from autoloop._plan import Plan
 from autoloop._plans import check_plan, runs_on_host
-from autoloop._program import Args, Function, Kwargs, Program
+from autoloop._program import Function, Program
 from autoloop._records import PlanError, Record, Trial, UnsupportedJaxError
 from autoloop._tree import LoopTree, tree
 
@@ -204,7 +204,8 @@ class Asked(Generic[P, R]):
         return _kept.free(self._function.plain.eval_shape(*call.args, **call.kwargs))
 
     def _jitted(self, call: Call) -> Any:
-        found = None if _config.current(self._options.mode).mode == "off" else self._known(call.args, call.kwargs)
+        settings = _config.current(self._options.mode)
+        found = None if settings.mode == "off" or _jaxpr.missing() else self._decider.known(call, settings)
         if found is None:
             return self._function.plain
         return self._pin(found.trace_plan if runs_on_host(found.plan) else found.plan).jitted
@@ -244,12 +245,6 @@ class Asked(Generic[P, R]):
         parts = program and _signature.parts(program.traced, call.key, call.places, self._options.context())
         trials, why = (Trial(str(plan)),), "nothing is remembered for these arguments"
         return Record(self._function.name, parts or {}, str(plan), trials, why, created=_tune.now())
-
-    def _known(self, args: Args, kwargs: Kwargs) -> Decision | None:
-        if _jaxpr.missing():
-            return None
-        settings = _config.current(self._options.mode)
-        return self._decider.known(Call.keeping(self._function, args, kwargs), settings)
 
     def _pin(self, plan: Plan) -> Pinned[P, R]:
         if plan not in self._pins:

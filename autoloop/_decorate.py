@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from autoloop import _options
 from autoloop._dispatch import Autoloop
@@ -13,50 +13,33 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@overload
-def autoloop(
-    fun: Callable[P, R],
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    expected_calls: int | None = None,
-    budget_s: float = 30.0,
-    margin: float = 0.03,
-    rtol: float | None = None,
-    atol: float | None = None,
-    bitwise: bool = False,
-    forms: Sequence[str] | None = None,
-    max_memory_bytes: int | None = None,
-    progress: bool | None = None,
-    allow_side_effects: bool = False,
-    mode: str | None = None,
-    make_inputs: Callable[..., Mapping[str, Any]] | None = None,
-) -> Autoloop[P, R]: ...
+class Given(TypedDict, total=False):
+    """The options as type checkers see them; `autoloop` says what they mean."""
+
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+    expected_calls: int | None
+    budget_s: float
+    margin: float
+    rtol: float | None
+    atol: float | None
+    bitwise: bool
+    forms: Sequence[str] | None
+    max_memory_bytes: int | None
+    progress: bool | None
+    allow_side_effects: bool
+    mode: str | None
+    make_inputs: Callable[..., Mapping[str, Any]] | None
 
 
 @overload
-def autoloop(
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    expected_calls: int | None = None,
-    budget_s: float = 30.0,
-    margin: float = 0.03,
-    rtol: float | None = None,
-    atol: float | None = None,
-    bitwise: bool = False,
-    forms: Sequence[str] | None = None,
-    max_memory_bytes: int | None = None,
-    progress: bool | None = None,
-    allow_side_effects: bool = False,
-    mode: str | None = None,
-    make_inputs: Callable[..., Mapping[str, Any]] | None = None,
-) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
+def autoloop(fun: Callable[P, R], /, **options: Unpack[Given]) -> Autoloop[P, R]: ...
+
+
+@overload
+def autoloop(**options: Unpack[Given]) -> Callable[[Callable[P, R]], Autoloop[P, R]]: ...
 
 
 def autoloop(

@@ -44,9 +44,7 @@ class Autoloop(Asked[P, R]):
         super().__init__(function, options)
 
     def _reset(self) -> None:
-        self._planned = Planned(self._function, {})
-        self._fast = self._planned.jitted
-        self._entries = 0
+        self._take(Planned(self._function, {}))
         #: Candidates found by a key made in Python: see `_needs_key`.
         self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
         #: Whether calls leave the hot path: some were placed elsewhere, a bar is to be shown, or the installed
@@ -54,6 +52,10 @@ class Autoloop(Asked[P, R]):
         self._by_key = self._watches.option or bool(_jaxpr.missing())
         #: Whether some signature has another plan for traces than the hot path holds.
         self._apart = False
+
+    def _take(self, planned: Planned) -> None:
+        self._planned, self._fast = planned, planned.jitted
+        self._count, self._entries = _jaxpr.counter(self._fast), 0
 
     # ------------------------------------------------------------ calling
 
@@ -63,6 +65,7 @@ class Autoloop(Asked[P, R]):
             return self._call_keyed(args, kwargs)
         if self._apart and _jaxpr.under_trace():
             return self._resolve(args, kwargs)
+        kept = None
         try:
             result = self._fast(*args, **kwargs)
         except Miss:
@@ -71,14 +74,14 @@ class Autoloop(Asked[P, R]):
             if not self._options_in_trace(args, kwargs):
                 raise
         except TypeError:
-            if not self._kept(args, kwargs):
+            if (kept := self._kept(args, kwargs)) is None:
                 raise
         except jax.errors.JaxRuntimeError as error:
             return self._run_as_written(args, kwargs, error)
         else:
-            if _jaxpr.dispatched(self._fast) == self._entries or not self._misplaced(args, kwargs):
+            if self._count() == self._entries or not self._misplaced(args, kwargs):
                 return cast(R, result if type(result) is not Found else self._run_host(result.host, args, kwargs))
-        return self._resolve(args, kwargs)
+        return self._resolve(args, kwargs) if kept is None else cast(R, _kept.free(self(*kept[0], **kept[1])))
 
     def _run_host(self, program: HostProgram, args: Args, kwargs: Kwargs) -> R:
         """A Python loop, which jit's dispatch found for the call's signature."""
@@ -164,7 +167,7 @@ class Autoloop(Asked[P, R]):
         written. From now on a key made in Python tells the placements apart. What was donated is gone, so
         that one call keeps its result.
         """
-        self._entries = _jaxpr.dispatched(self._fast)
+        self._entries = self._count()
         call = Call.of(self._function, args, kwargs)
         if not call.placed or call.in_trace:
             return False
@@ -219,7 +222,7 @@ class Autoloop(Asked[P, R]):
                 return cast(R, candidate(*call.args, **call.kwargs))
             if not self._planned.plans and not self._planned.hosts and isinstance(candidate, OneProgram):
                 # The trial compiled this very program: take its jit over instead of compiling again.
-                self._planned, self._fast = candidate.planned, candidate.planned.jitted
+                self._take(candidate.planned)
             else:
                 self._planned.plans.setdefault(call.key, decision.plan)
                 self._dispatch_anew()
@@ -227,7 +230,7 @@ class Autoloop(Asked[P, R]):
             result = self._fast(*call.args, **call.kwargs)
         except Miss:
             return cast(R, self._function.plain(*call.args, **call.kwargs))
-        self._entries = _jaxpr.dispatched(self._fast)
+        self._entries = self._count()
         return cast(R, result)
 
     def _dispatch_anew(self) -> None:

@@ -213,16 +213,14 @@ def under_trace() -> bool:
     return not _core.trace_state_clean()
 
 
-def dispatched(jitted: Any) -> int:
-    """For how many signatures a jitted function was called."""
-    return int(getattr(jitted, "_cache_size", int)())
+def counter(jitted: Any) -> Callable[[], int]:
+    """What tells for how many signatures a jitted function was called; a method, for the hot path asks often."""
+    return getattr(jitted, "_cache_size", int)
 
 
 def dispatch_anew(jitted: Any) -> None:
-    """Lets jit's fast dispatch take a signature whose first trace raised; what is compiled stays.
-
-    Without this jax would serve that signature through Python for ever, 100 us a call and more.
-    """
+    """Lets jit's fast dispatch take signatures whose first trace raised; what is compiled stays."""
+    # Without this jax would serve them through Python for ever, 100 us a call and more.
     getattr(jitted, "_clear_cache", bool)()
 
 

@@ -191,6 +191,6 @@ def tree(function: Function, options: Options, call: Call) -> LoopTree:
     program = Program.trace(function, call.key, call.args, call.kwargs)
     if program is None:
         return LoopTree(function.name, "", (), "the function closes over values of an outer trace")
-    arguments = _signature.parts(program.traced, call.key, call.places, options.context())["arguments"]
+    arguments = _signature.arguments_part(call.key)
     nodes = _nodes(program, _offer.space(program, options, call.device.platform))
     return LoopTree(function.name, arguments, nodes, why_untuned(program, options.allow_side_effects))

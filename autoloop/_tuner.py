@@ -73,12 +73,8 @@ class Tuner:
             if not alone:
                 shared = "another process was tuning on this device at the same time"
                 request = replace(request, notes=(*request.notes, shared))
-            _log.info(
-                "tuning %s(%s) for at most %g s; later calls use the winner",
-                self.function.name,
-                key["arguments"],
-                request.budget_s,
-            )
+            what = f"{self.function.name}({key['arguments']})"
+            _log.info("tuning %s for at most %g s; later calls use the winner", what, request.budget_s)
             try:
                 tuned: _tune.Tuned = _trial.guarded(
                     lambda: _tune.tune(request),

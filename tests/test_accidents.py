@@ -67,14 +67,15 @@ def test_a_tuning_that_is_killed_leaves_a_sound_store(kills, start_python, own_s
 
 
 IMPORTING = """
-import os, random, signal, time
+import os
 from pathlib import Path
 from autoloop import Record, Trial
 from autoloop._store import Store
+from kills import lines_of_killed
 
 folder, kills, batch = Path({folder!r}), {kills}, 40
 
-def take(go, name):
+def take(name, go):
     store, number = Store(folder), 0
     while True:
         parts = {{"program": "x" * (50_000 if number % 2 else 10)}}  # half of them in files of their own
@@ -83,21 +84,7 @@ def take(go, name):
         os.write(go, f"{{name}}-{{number}}\\n".encode())
         number += 1
 
-finished = []
-for name in range(kills):
-    come, go = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(come)
-        take(go, name)
-    os.close(go)
-    random.seed(name)
-    with os.fdopen(come) as lines:
-        first = lines.readline()
-        time.sleep(random.uniform(0, 0.05))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        finished += [line[:-1] for line in [first, *lines] if line.endswith("\\n")]
+finished = lines_of_killed(kills, take)
 
 groups = {{}}
 for key, record in Store(folder).items():

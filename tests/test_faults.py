@@ -19,14 +19,15 @@ def make(name, size=0):
 
 
 KILLED = """
-import os, random, signal, sys, time
+import os
 from pathlib import Path
 from autoloop import Record, Trial
 from autoloop._store import Store
+from kills import lines_of_killed
 
 folder, kills = Path({folder!r}), {kills}
 
-def write(go, name):
+def write(name, go):
     store, number = Store(folder), 0
     while True:
         key = f"{{name}}-{{number}}"
@@ -36,22 +37,7 @@ def write(go, name):
         os.write(go, f"{{key}}\\n".encode())
         number += 1
 
-finished = []
-for name in range(kills):
-    come, go = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(come)
-        write(go, name)
-    os.close(go)
-    random.seed(name)
-    with os.fdopen(come) as lines:
-        first = lines.readline()  # the store is open by now
-        time.sleep(random.uniform(0, 0.05))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        # The last line may be cut; what is whole was said after the record was kept.
-        finished += [line[:-1] for line in [first, *lines] if line.endswith("\\n")]
+finished = lines_of_killed(kills, write)
 
 store = Store(folder)
 lost = [key for key in finished if store.get(key) is None or store.get(key).function != key]
