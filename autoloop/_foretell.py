@@ -17,6 +17,10 @@ _COMPILE_EXPONENT = 1.5
 _DISPATCH_S = 2e-6
 #: Dispatches that alone take this many times as long as written can't pay.
 _TOO_LONG = 2.0
+#: XLA:CPU fuses a chain of elementwise equations and walks it by recursion; a long one overflows the stack, which
+#: ends the process. On a stack of 8 MB, 4,500 in a step of a loop compiled and 6,000 did not (jax 0.8.0, 0.10.2
+#: and 0.12.0.1); outside of loops 20,000 did.
+_LONGEST_CHAIN = 3000
 #: A plan is not tried if one that builds as much for the same loop was slower than the best by this.
 _TWIN_CLIFF = 4.0
 
@@ -50,6 +54,14 @@ def twin_lost(plan: Plan, best: Plan, space: Space, trials: Trials) -> str:
         if same and trial.ratio is not None and trial.ratio > limit and space.size(known) == size:
             return f"{known}, which builds as much, took {trial.ratio:.3g}x the time as written"
     return ""
+
+
+def too_long_chain(plan: Plan, space: Space) -> str:
+    """Why a plan may end the process: it puts too much into one step of a loop."""
+    count = space.chain(plan)
+    if count <= max(_LONGEST_CHAIN, space.chain(Plan())):
+        return ""
+    return f"a step would hold a chain of {count:,} elementwise equations; XLA may crash on more than {_LONGEST_CHAIN:,}"
 
 
 def too_many_dispatches(plan: Plan, space: Space, trials: Trials, rules: Rules) -> str:

@@ -94,6 +94,21 @@ def size(plan: Plan, loops: Sequence[Loop], forms: Forms) -> float:
     return total
 
 
+def chain(plan: Plan, loops: Sequence[Loop], forms: Forms) -> int:
+    """Elementwise equations in the longest chain within one step of any loop that stays a loop in the plan."""
+
+    def copies(loop: Loop) -> int:
+        choice = plan.choice(loop.path)
+        return forms[choice.form].copies(loop, choice.parameter) if choice else max(loop.unroll, 1)
+
+    def steps(loop: Loop) -> int:
+        inner = [o for o in loops if o.path[:-1] == loop.path and copies(o) >= o.length]
+        return copies(loop) * (loop.chain + sum(map(steps, inner)))
+
+    staying = [loop for loop in loops if copies(loop) < loop.length]
+    return max(map(steps, staying), default=0)
+
+
 def dispatches(plan: Plan, loops: Sequence[Loop], forms: Forms) -> float:
     """Calls into the device runtime that one run of the plan makes, at least."""
     total = 1.0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autoloop import _jaxpr, _outline
+from autoloop import _chain, _jaxpr, _outline
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Loop:
         on_spine: whether a Python loop could run it: every loop around it could too, and only calls
             that run exactly once (`jit`, `remat`, custom derivatives) stand between.
         effects: side effects of the body, empty for a pure one.
+        chain: elementwise equations by which an iteration lengthens the longest chain through the carry.
         scan: what the equation means, with the body's jaxpr, for forms that look into it.
     """
 
@@ -48,6 +49,7 @@ class Loop:
     work: float
     on_spine: bool
     effects: tuple[str, ...]
+    chain: int
     scan: _jaxpr.Scan = field(repr=False, compare=False)
 
     @property
@@ -97,6 +99,7 @@ def _describe(node: _outline.Node, times: float, on_spine: bool) -> Loop:
         work=times * scan.length * max(work(scan.body), 1.0),
         on_spine=on_spine,
         effects=_jaxpr.effects(scan.body),
+        chain=_chain.through(scan),
         scan=scan,
     )
 

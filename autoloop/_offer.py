@@ -22,7 +22,7 @@ def space(program: Program, options: Options, platform: str) -> _space.Space:
     axes = tuple(_axis(loop, program.loops, options) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
-    return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches)
+    return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches, program.chain)
 
 
 def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:

@@ -277,6 +277,10 @@ class Program:
         """Equations that the plan compiles."""
         return _legal.size(plan, self.loops, ALL_FORMS)
 
+    def chain(self, plan: Plan) -> int:
+        """Elementwise equations in the longest chain within one step of a loop."""
+        return _legal.chain(plan, self.loops, ALL_FORMS)
+
     def dispatches(self, plan: Plan) -> float:
         """Calls into the device runtime that one run of the plan makes."""
         return _legal.dispatches(plan, self.loops, ALL_FORMS)

@@ -174,6 +174,7 @@ class _Search:
             return None
         reason = (
             self.unaffordable(build_s, source)
+            or _foretell.too_long_chain(plan, self.space)
             or _foretell.too_many_dispatches(plan, self.space, self.trials, self.rules)
             or _foretell.twin_lost(plan, best, self.space, self.trials)
         )

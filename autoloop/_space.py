@@ -41,6 +41,7 @@ class Space:
         why_not: why a plan is not legal, None if it is.
         size: equations that a plan compiles.
         dispatches: calls into the device runtime that one run of a plan makes.
+        chain: elementwise equations in the longest chain within one step of a loop.
     """
 
     axes: tuple[Axis, ...]
@@ -48,6 +49,7 @@ class Space:
     why_not: Callable[[Plan], str | None]
     size: Callable[[Plan], float]
     dispatches: Callable[[Plan], float]
+    chain: Callable[[Plan], int]
 
     def plans(self) -> Iterator[Plan]:
         """All plans of one choice, then, for each pair of nested loops, those of two."""

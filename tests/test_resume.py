@@ -42,7 +42,7 @@ def test_a_check_of_known_plans_knows_no_more_forms_than_the_search_before():
 
 
 def test_only_plans_with_a_new_form_are_tried():
-    space = _space.Space((), (), lambda plan: "illegal" if "9" in str(plan) else None, len, len)
+    space = _space.Space((), (), lambda plan: "illegal" if "9" in str(plan) else None, len, len, len)
     why_not = _resume.only(space, ["inline"]).why_not
     assert why_not(Plan()) is None
     assert why_not(Plan.parse("0=inline 0/0=unroll(2)")) is None

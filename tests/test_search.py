@@ -68,8 +68,8 @@ def copies(plan):
     return 10.0 * found
 
 
-def space(axes, illegal=(), options=(), size=copies, dispatches=lambda plan: 1.0):
-    return Space(tuple(axes), options, lambda p: "no" if str(p) in illegal else None, size, dispatches)
+def space(axes, illegal=(), options=(), size=copies, dispatches=lambda plan: 1.0, chain=lambda plan: 0):
+    return Space(tuple(axes), options, lambda p: "no" if str(p) in illegal else None, size, dispatches, chain)
 
 
 def run(table, axes=None, budget=1000.0, rules=Rules(), known=(), hint=None, **given):
