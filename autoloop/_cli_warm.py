@@ -58,7 +58,8 @@ def _run_warm(given: argparse.Namespace) -> int:
         done += _warm.warm(work, given.budget, store, bar.told)
     failed = sum(bool(one.problem) for one in done)
     said = f"{len(done) - failed} of {len(done)} are tuned" if done else "nothing is wanted"
-    answer(given, [one.to_dict() for one in done], "\n".join([*map(str, done), said]))
+    lines = [] if bar.said and sys.stdout.isatty() else map(str, done)  # nobody wants to read them twice
+    answer(given, [one.to_dict() for one in done], "\n".join([*lines, said]))
     return 1 if failed else 0
 
 
@@ -69,6 +70,8 @@ class _Bar:
         kind = _progress.bar_class()
         self._bar = kind(total=total, desc="warming", unit="call") if kind is not None and total else None
         self._total, self._count = total, 0
+        #: Whether every outcome was told to somebody who watches.
+        self.said = False
 
     def __enter__(self) -> _Bar:
         return self
@@ -84,6 +87,7 @@ class _Bar:
             self._bar.set_postfix_str(done.target)
         else:
             print(f"[{self._count}/{self._total}] {done}", file=sys.stderr, flush=True)
+            self.said = sys.stderr.isatty() and self._count == self._total
 
 
 def _run_explain(given: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from autoloop import _signature, _wisdom
+from autoloop import _plans, _signature, _wisdom
 from autoloop._cli import Commands, ProblemError, answer, counted, own_store
 from autoloop._records import Record
 
@@ -65,7 +65,7 @@ def _export(given: argparse.Namespace) -> int:
 def _import(given: argparse.Namespace) -> int:
     found = {path: read(path) for path in given.files}
     for path, records in found.items():
-        _check_keys(path, records)
+        _check(path, records)
     theirs, store = _wisdom.merge(*found.values()), own_store()
     chosen = _wisdom.taken(dict(store.items()), theirs)
     wanted = {key: theirs[key] for key in (*chosen.new, *chosen.replaced)}
@@ -75,15 +75,21 @@ def _import(given: argparse.Namespace) -> int:
     return 0
 
 
-def _check_keys(path: str, records: Mapping[str, Record]) -> None:
-    """A record under another key than its own would serve calls that it was not made for."""
+def _check(path: str, records: Mapping[str, Record]) -> None:
+    """Refuses what could serve calls that it was not made for, or none."""
     for key, record in records.items():
-        if key != _signature.digest(record.key):
-            raise ProblemError(
-                f"the wisdom file {path} can't be used: its record {key[:12]} stands under a key that is not its own; "
-                f"was it edited by hand?",
-                2,
-            )
+        if problem := _problem(key, record):
+            raise ProblemError(f"the wisdom file {path} can't be used: its record {key[:12]} {problem}", 2)
+
+
+def _problem(key: str, record: Record) -> str:
+    if key != _signature.digest(record.key):
+        return "stands under a key that is not its own; was it edited by hand?"
+    try:
+        _plans.check_plan(record.winner)
+    except ValueError as error:
+        return f"has a plan that this autoloop does not know: {error}"
+    return ""
 
 
 def _what_was_taken(chosen: _wisdom.Taken, records: Mapping[str, Record]) -> str:

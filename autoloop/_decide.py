@@ -185,7 +185,8 @@ class Decider:
         """Why nothing is remembered for a call."""
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         parts = {} if program is None else self._case(program, call, settings).parts
-        return _miss.answer(self._function, program, call, parts, store_of(settings), self._options.allow_side_effects)
+        allowed, goes_on = self._options.allow_side_effects, lambda found: self._tuner.goes_on(found, call, settings)
+        return _miss.answer(self._function, program, call, parts, store_of(settings), allowed, goes_on)
 
     # ------------------------------------------------------------ private
 

@@ -61,7 +61,9 @@ def too_long_chain(plan: Plan, space: Space) -> str:
     count = space.chain(plan)
     if count <= max(_LONGEST_CHAIN, space.chain(Plan())):
         return ""
-    return f"a step would hold a chain of {count:,} elementwise equations; XLA may crash on more than {_LONGEST_CHAIN:,}"
+    return (
+        f"a step would hold a chain of {count:,} elementwise equations; XLA may crash on more than {_LONGEST_CHAIN:,}"
+    )
 
 
 def too_many_dispatches(plan: Plan, space: Space, trials: Trials, rules: Rules) -> str:

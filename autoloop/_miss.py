@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autoloop import _explain, _signature, _wanted
 from autoloop._call import Call, leaf_names
 from autoloop._decision import unusable, why_untuned
 from autoloop._program import Function, Program
+from autoloop._records import Record
 from autoloop._store import Store
+
+#: What is said of a record that a call does not take as it is.
+_GOES_ON = "; it is not finished ({:.3g} s of a budget of {:g} s), so a call goes on with its tuning first"
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,25 @@ class Answer:
 
 
 def answer(
-    function: Function, program: Program | None, call: Call, parts: Mapping[str, str], store: Store, allowed: bool
+    function: Function,
+    program: Program | None,
+    call: Call,
+    parts: Mapping[str, str],
+    store: Store,
+    allowed: bool,
+    goes_on: Callable[[Record], bool],
 ) -> Answer:
-    """Why a call misses, or that it does not; `allowed` says whether trials may have side effects."""
+    """Why a call misses, or that it does not.
+
+    Args:
+        function: the decorated one.
+        program: its trace; None where it closes over an outer one.
+        call: the call.
+        parts: its signature's named parts.
+        store: where its record may be.
+        allowed: whether trials may have side effects.
+        goes_on: whether the call would go on with the tuning that made a record.
+    """
     if program is None:
         return Answer(f"{function.name}: nothing is looked up, for it closes over values of an outer trace")
     if reason := why_untuned(program, allowed):
@@ -33,7 +53,9 @@ def answer(
         key = _signature.digest(parts)
         record = store.get(key)
         plan = "gone meanwhile" if record is None else record.winner
-        return Answer(f"{function.name}({parts['arguments']}): no miss, the record {key[:12]} is remembered: {plan}")
+        more = "" if record is None or not goes_on(record) else _GOES_ON.format(record.spent_s, record.budget_s)
+        said = f"no miss, the record {key[:12]} is remembered: {plan}{more}"
+        return Answer(f"{function.name}({parts['arguments']}): {said}")
     return Answer(f"{found}\n{_to_warm(function, call, parts)}", found)
 
 

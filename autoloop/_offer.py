@@ -12,13 +12,13 @@ from autoloop._plans import ALL_FORMS
 from autoloop._program import Program
 
 #: Loops that do less than this part of a program's work are not worth trials of their own.
-_LEAST_SHARE = 0.01
+LEAST_SHARE = 0.01
 
 
 def space(program: Program, options: Options, platform: str) -> _space.Space:
     """What may be tried for a program: each loop's ladders in the allowed forms, and XLA options."""
     total = max((loop.work for loop in program.loops), default=1.0)
-    worth = [loop for loop in program.loops if loop.work >= _LEAST_SHARE * total]
+    worth = [loop for loop in program.loops if loop.work >= LEAST_SHARE * total]
     axes = tuple(_axis(loop, program.loops, options) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()

@@ -17,6 +17,9 @@ LEGEND = (
     "ratio: median over paired rounds of the time / as written in the same round, so not the quotient of two run ms",
 )
 
+#: What an argument's star is.
+WEAK = "*: an argument of weak type, as a Python number is"
+
 #: A record's `environment` says under this name which plan is forced, where a report is asked for then.
 FORCED = "forced"
 
@@ -172,8 +175,9 @@ def decision(record: Record) -> str:
 def below(record: Record) -> list[str]:
     """What to know of the table: its columns, what went wrong, what did not run, one line for each reason."""
     timed = any(trial.ratio is not None for trial in record.trials)
+    weak = [WEAK] if "*" in record.key.get("arguments", "") else []
     bad = [t for t in record.trials if t.status in (Status.WRONG, Status.FAILED)]
-    return [*(LEGEND if timed else ()), *(f"{t.status}: {t.plan}: {t.reason}" for t in bad), *_not_run(record)]
+    return [*(LEGEND if timed else ()), *weak, *(f"{t.status}: {t.plan}: {t.reason}" for t in bad), *_not_run(record)]
 
 
 def _not_run(record: Record) -> list[str]:
@@ -242,5 +246,6 @@ def _paid(record: Record) -> str:
 
 def text(record: Record) -> str:
     """The whole report."""
-    lines = [*heading(record), decision(record), "", table(record), "", *below(record)]
-    return "\n".join([*lines, "", *closing(record)]).rstrip()
+    shown = [table(record)] if any(trial != Trial(trial.plan) for trial in record.trials) else []
+    blocks = ([*heading(record), decision(record)], shown, below(record), closing(record))
+    return "\n\n".join("\n".join(block) for block in blocks if block)

@@ -30,12 +30,14 @@ class LoopForm:
         why_not: why it is not legal there, as one sentence; "" if it is.
         tried: its parameters that a tuning tries, None for a form without one; empty if it tries none.
         inside: the choices for the loops around without which it is not legal, "" if it needs none.
+        why_untried: why a tuning tries none of it though it is legal, "" where it does.
     """
 
     form: str
     why_not: str = ""
     tried: tuple[Parameter, ...] = ()
     inside: str = ""
+    why_untried: str = ""
 
     def __str__(self) -> str:
         numbers = ", ".join(str(parameter) for parameter in self.tried if parameter is not None)
@@ -128,8 +130,10 @@ def _form_lines(forms: Sequence[LoopForm]) -> Iterator[str]:
     legal = [form for form in forms if not form.why_not]
     groups = {
         "legal": [str(f) for f in legal if f.tried and not f.inside],
-        "legal, not tried": [f.form for f in legal if not f.tried and not f.inside],
     }
+    for form in legal:
+        if form.why_untried and not form.inside:
+            groups.setdefault(f"legal, not tried ({form.why_untried})", []).append(form.form)
     for form in legal:
         if form.inside:
             groups.setdefault(f"legal inside {form.inside}", []).append(str(form))
@@ -140,7 +144,16 @@ def _form_lines(forms: Sequence[LoopForm]) -> Iterator[str]:
 # ---------------------------------------------------------------- from a program
 
 
-def _form(form: Form, loop: Loop, tried: tuple[Parameter, ...]) -> LoopForm:
+def _why_untried(form: Form, loop: Loop, options: Options, space: Space) -> str:
+    """Why a tuning tries a form on a loop with no parameter, where it does so."""
+    if form.name not in options.allowed_forms:
+        return "not among forms="
+    if loop.path not in [axis.path for axis in space.axes]:
+        return f"the loop does under {_offer.LEAST_SHARE:.0%} of the work"
+    return "bitwise=True" if form.ladders(loop) else "nothing to gain"
+
+
+def _form(form: Form, loop: Loop, tried: tuple[Parameter, ...], why_untried: str) -> LoopForm:
     parameter = tried[0] if tried else form.least
     if reason := _legal.loop_why_not(form, loop, parameter):
         return LoopForm(form.name, reason)
@@ -148,7 +161,7 @@ def _form(form: Form, loop: Loop, tried: tuple[Parameter, ...]) -> LoopForm:
     around = tuple(Choice(loop.path[:depth], "python", 1) for depth in range(1, len(loop.path))) if form.on_host else ()
     if reason := _legal.host_why_not(form, loop, Plan(around), ALL_FORMS):
         return LoopForm(form.name, reason)
-    return LoopForm(form.name, "", tried, str(Plan(around)) if around else "")
+    return LoopForm(form.name, "", tried, str(Plan(around)) if around else "", "" if tried else why_untried)
 
 
 def _tried(space: Space) -> Mapping[tuple[tuple[int, ...], str], tuple[Parameter, ...]]:
@@ -161,7 +174,7 @@ def _tried(space: Space) -> Mapping[tuple[tuple[int, ...], str], tuple[Parameter
     return found
 
 
-def _nodes(program: Program, space: Space) -> tuple[LoopNode, ...]:
+def _nodes(program: Program, options: Options, space: Space) -> tuple[LoopNode, ...]:
     """The loops at top level, with those inside."""
     total, tried = max(work(program.traced.jaxpr), 1.0), _tried(space)
 
@@ -169,7 +182,8 @@ def _nodes(program: Program, space: Space) -> tuple[LoopNode, ...]:
         return [loop for loop in program.loops if loop.path[:-1] == path and loop.path]
 
     def node(loop: Loop) -> LoopNode:
-        inner, forms = inside(loop.path), ALL_FORMS.items()
+        inner = inside(loop.path)
+        forms = [(f, tried.get((loop.path, f.name), ())) for f in ALL_FORMS.values()]
         return LoopNode(
             path=path_text(loop.path),
             length=loop.length,
@@ -179,7 +193,7 @@ def _nodes(program: Program, space: Space) -> tuple[LoopNode, ...]:
             equations=loop.equations,
             share=loop.work / total,
             own_share=(loop.work - sum(other.work for other in inner)) / total,
-            forms=tuple(_form(form, loop, tried.get((loop.path, name), ())) for name, form in forms),
+            forms=tuple(_form(f, loop, some, _why_untried(f, loop, options, space)) for f, some in forms),
             loops=tuple(map(node, inner)),
         )
 
@@ -192,5 +206,5 @@ def tree(function: Function, options: Options, call: Call) -> LoopTree:
     if program is None:
         return LoopTree(function.name, "", (), "the function closes over values of an outer trace")
     arguments = _signature.arguments_part(call.key)
-    nodes = _nodes(program, _offer.space(program, options, call.device.platform))
+    nodes = _nodes(program, options, _offer.space(program, options, call.device.platform))
     return LoopTree(function.name, arguments, nodes, why_untuned(program, options.allow_side_effects))

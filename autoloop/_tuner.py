@@ -49,7 +49,8 @@ class Tuner:
 
     def goes_on(self, record: Record, call: Call, settings: Settings) -> bool:
         """Whether a call that finds this record tunes all the same: to go on, or to check it on real values."""
-        return _recheck.due(record, call) or self.worth_resuming(record, settings)
+        tunes = settings.mode == "tune" and not call.in_trace
+        return tunes and (_recheck.due(record, call) or self.worth_resuming(record, settings))
 
     def tune(
         self,

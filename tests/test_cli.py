@@ -269,8 +269,18 @@ def _cut(text):
     return text[: len(text) // 2]
 
 
+def _newer(text):
+    return text.replace('"0=inline"', '"0=fold"')
+
+
 @pytest.mark.parametrize(
-    ("spoil", "why"), [(_edited, "under a key that is not its own"), (_older, "schema is 0"), (_cut, "not JSON")]
+    ("spoil", "why"),
+    [
+        (_edited, "under a key that is not its own"),
+        (_older, "schema is 0"),
+        (_cut, "not JSON"),
+        (_newer, "no form 'fold'"),
+    ],
 )
 def test_import_of_several_files_is_all_or_nothing(spoil, why, store, file, capsys):
     good, bad = file("good.json", make()), file("bad.json", make("m.g"))

@@ -190,6 +190,19 @@ def fresh(quick):
     total._decider._known.clear()
 
 
+def test_explain_says_where_a_call_goes_on_with_a_tuning(own_store):
+    record = total.warmup(XS, SCALE)
+    store = Store(own_store)
+    store.put(_signature.digest(record.key), record.replace(complete=False, spent_s=9.0, budget_s=10.0))
+    store.close()
+    assert total.explain_miss(XS, SCALE).endswith(
+        "remembered: 0=inline; it is not finished (9 s of a budget of 10 s), so a call goes on with its tuning first"
+    )
+    for told in ({"budget_s": 11.0}, {"mode": "cached"}):
+        with settings(**told):
+            assert total.explain_miss(XS, SCALE).endswith("remembered: 0=inline")
+
+
 def test_explain_miss_of_a_call(tunings):
     assert "holds none of this function" in total.explain_miss(XS, SCALE)
     total.warmup(XS, SCALE)

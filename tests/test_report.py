@@ -1,5 +1,7 @@
 """The report as text: what is in force first, a table that fits the screen, one line for each reason."""
 
+import re
+
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -148,6 +150,12 @@ def test_a_record_prints_as_its_report():
     assert str(shown).endswith("\nnote: the machine was busy")
 
 
+def test_what_an_arguments_star_is():
+    weak = record(*TRIALS).replace(key={"arguments": "f32[3] f32[]*"})
+    assert "\n*: an argument of weak type, as a Python number is\n" in _report.text(weak)
+    assert "weak type" not in _report.text(record(*TRIALS))
+
+
 # ---------------------------------------------------------------- another plan is forced
 
 
@@ -178,6 +186,7 @@ def test_a_forced_plan_has_a_report_even_if_nothing_is_remembered(total, monkeyp
     monkeypatch.setenv("AUTOLOOP_PLAN", "0=unroll(2)")
     assert str(total.plan(XS)) == "0=unroll(2)"
     assert "plan in force: 0=unroll(2), forced (nothing is remembered for these arguments)" in str(total.report(XS))
+    assert re.search(r"these arguments\)\n\ndecided \S+\Z", str(total.report(XS)))  # no table without a figure
     monkeypatch.delenv("AUTOLOOP_PLAN")
     assert total.plan(XS) is None
     assert total.report(XS) is None

@@ -39,7 +39,7 @@ def test_the_tree_as_it_prints(tree):
         "train  [f32[4,4] f32[5,30,4]]",
         "0: 5 iterations, 64 B carried, 2.42 kB stacked, # equations, 100% of the work, #% its own",
         "│  legal: unroll(2, 4, 5), inline, python(1), eager",
-        "│  legal, not tried: distribute",
+        "│  legal, not tried (nothing to gain): distribute",
         "│  `vmap`: iteration t reads `w` written by t-1",
         "│  `until`: no carry is kept under a condition, so none tells that the loop is over",
         "│  `associative`: scan makes `w` neither affine in its last value nor a max or min of sums with it",
@@ -65,7 +65,13 @@ def test_it_is_frozen_and_plain_data(tree):
         tree.loops[0].length = 3
     data = json.loads(json.dumps(tree.to_dict()))
     assert data["loops"][0]["loops"][0]["path"] == "0/0"
-    assert data["loops"][0]["forms"][0] == {"form": "unroll", "why_not": "", "tried": [2, 4, 5], "inside": ""}
+    assert data["loops"][0]["forms"][0] == {
+        "form": "unroll",
+        "why_not": "",
+        "tried": [2, 4, 5],
+        "inside": "",
+        "why_untried": "",
+    }
 
 
 def test_every_form_is_answered_at_every_loop(tree):
@@ -112,7 +118,17 @@ def test_without_loops():
 
 def test_forms_that_the_decorator_does_not_allow_are_not_tried():
     tree = autoloop(forms=["inline"])(train.__wrapped__).loops(*SPECS)
-    assert "│  legal: inline\n│  legal, not tried: unroll, distribute, python, eager\n" in str(tree)
+    left_out = "legal, not tried (not among forms=): unroll, distribute, python, eager"
+    assert f"│  legal: inline\n│  {left_out}\n" in str(tree)
+
+
+def test_loops_with_hardly_any_work_are_not_tried():
+    def lopsided(x):
+        x = lax.scan(lambda c, _: (c + 1, None), x, None, 2)[0]
+        return lax.scan(lambda c, _: (jnp.sin(c), None), x, None, 5000)[0]
+
+    text = str(autoloop(lopsided).loops(1.0))
+    assert text.count("legal, not tried (the loop does under 1% of the work): unroll, inline, ") == 1
 
 
 def test_a_function_that_closes_over_tracers():
