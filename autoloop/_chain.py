@@ -15,7 +15,7 @@ def through(scan: _jaxpr.Scan) -> int:
     """Equations of the longest chain from the carry that a body takes to the carry it returns; 0: all end inside."""
     consts, carry, xs = scan.split_inputs([0] * len(_jaxpr.in_avals(scan.body)))
     after, _ = scan.split_outputs(_depths(scan.body, [*consts, *(1 for _ in carry), *xs]))
-    return max([1, *after]) - 1
+    return int(max([1, *after])) - 1
 
 
 def _depths(body: _jaxpr.Jaxpr, given: Sequence[int]) -> list[int]:

@@ -151,6 +151,7 @@ class Chain:
     def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[_parts.Part, Runnable]]) -> None:
         self._jaxpr = jaxpr
         self._parts = tuple(parts)
+        self._wires = _parts.Wires(jaxpr, self._parts)
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
         env = _parts.Env(self._jaxpr, specs)
@@ -159,10 +160,7 @@ class Chain:
         return env.outputs()
 
     def __call__(self, *values: Any) -> list[Any]:
-        env = _parts.Env(self._jaxpr, values)
-        for part, runnable in self._parts:
-            env.write(part, runnable(*env.read(part.inputs)))
-        return env.outputs()
+        return self._wires.run(values)
 
 
 def spec(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,42 @@ class Env:
     def outputs(self) -> list[Any]:
         """The block's outputs, once all parts ran."""
         return self.read(self._outvars)
+
+
+class Wires:
+    """The same for parts that run again and again: where each value goes is found out once.
+
+    Args:
+        jaxpr: of the block.
+        parts: of the block, each with what runs it: from its inputs to its outputs.
+    """
+
+    def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[Part, Callable[..., Sequence[Any]]]]) -> None:
+        program = _jaxpr.inner(jaxpr)
+        names = [*program.constvars, *program.invars, *(v for part, _ in parts for v in part.outputs)]
+        places = {name: place for place, name in enumerate(names)}
+
+        def of(atoms: Iterable[Any]) -> tuple[Any, ...]:
+            return tuple(atom if isinstance(atom, jec.Literal) else places[atom] for atom in atoms)
+
+        self._consts, self._outputs = tuple(jaxpr.consts), of(program.outvars)
+        self._steps = [(run, of(p.inputs), of(p.outputs), of(v for v in p.dead if v in places)) for p, run in parts]
+        self._empty = (None,) * sum(len(part.outputs) for part, _ in parts)
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """The block's outputs; what no part reads again is let go on the way."""
+        held = [*self._consts, *values, *self._empty]
+        del values
+        for run, inputs, outputs, dead in self._steps:
+            for place, value in zip(outputs, run(*_at(inputs, held)), strict=True):
+                held[place] = value
+            for place in dead:
+                held[place] = None
+        return _at(self._outputs, held)
+
+
+def _at(places: Sequence[Any], held: Sequence[Any]) -> list[Any]:
+    return [held[place] if type(place) is int else literal(place) for place in places]
 
 
 def literal(atom: Any) -> Any:

@@ -197,6 +197,7 @@ class HostProgram:
         self._out_avals = _jaxpr.out_avals(traced.jaxpr)
         self._constants = frozenset(map(id, traced.jaxpr.consts))
         self._consumed = _host.consumed(traced.jaxpr, traced.donated)
+        self._fits = False
 
     def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
         return None
@@ -212,10 +213,16 @@ class HostProgram:
     def call_flat(self, leaves: Sequence[Any]) -> Any:
         """The call with its dynamic leaves at hand."""
         values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
-        outs = self._unshared(self._run(*values), values)
-        outs = _jaxpr.conform_all(outs, self._out_avals)
+        outs = self._conform(self._unshared(self._run(*values), values))
         self._give_up(leaves)
         return jax.tree.unflatten(self._traced.out_tree, outs)
+
+    def _conform(self, outs: list[Any]) -> list[Any]:
+        """The outputs with the weak types that they have as written; which they need is the same at each call."""
+        if not self._fits:
+            given, outs = outs, _jaxpr.conform_all(outs, self._out_avals)
+            self._fits = all(a is b for a, b in zip(given, outs, strict=True))
+        return outs
 
     def _unshared(self, outs: list[Any], values: list[Any]) -> list[Any]:
         """The outputs, copied where one is an argument, a constant or another output: jit shares no buffer."""
