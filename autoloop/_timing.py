@@ -109,9 +109,8 @@ def _round(base: _Lane, contenders: Sequence[_Lane], calls: int, dice: random.Ra
     order = [base, *contenders]
     dice.shuffle(order)
     for lane in order:
-        # A slow candidate needs no batch to be resolved, and would multiply its cost by it.
-        expected = lane.seconds[-1] if lane.seconds else None
-        count = calls if expected is None else min(calls, calls_per_sample(expected))
+        # By its own time: a slow candidate would multiply its cost by a batch, a fast one needs more of it.
+        count = calls_per_sample(lane.seconds[-1]) if lane.seconds else calls
         lane.seconds.append(lane.sampler(count))
     for lane in contenders:
         lane.ratios.append(lane.seconds[-1] / max(base.seconds[-1], 1e-9))

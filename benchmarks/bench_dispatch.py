@@ -34,13 +34,20 @@ def program(leaves: list[jax.Array]) -> jax.Array:
     return jax.lax.scan(lambda c, _: (c * 0.5, None), leaves[0][0], None, length=2)[0]
 
 
+def by_hand() -> Callable[[list[jax.Array]], jax.Array]:
+    """The Python loop as a person writes it: what a step's dispatch costs where nothing else is done."""
+    first = jax.jit(lambda leaves: leaves[0][0])
+    step = jax.jit(lambda c: c * 0.5, donate_argnums=0)
+    return lambda leaves: step(step(first(leaves)))
+
+
 def contenders(leaves: list[jax.Array]) -> dict[str, Callable[[], Any]]:
     """Calls by name, with what a Python wrapper, a Python loop and tune_jax (where it is installed) cost."""
     plain, again = jax.jit(program), jax.jit(lambda leaves: program(leaves))
     tuned = autoloop(program)
     # Installed by hand, so that the figure does not depend on what a tuning would choose.
     tuned._planned.plans[Call.of(tuned._function, (leaves,), {}).key] = Plan.parse("0=unroll(2)")
-    host = tuned.using("0=python(1)")
+    host, own = tuned.using("0=python(1)"), by_hand()
     later = autoloop(program, forms=["unroll"], budget_s=1)
     with tempfile.TemporaryDirectory() as folder, settings(cache_dir=folder):
         later(leaves[:-1] or [jnp.ones(4)])  # jax has traced another signature when it meets this one
@@ -56,6 +63,7 @@ def contenders(leaves: list[jax.Array]) -> dict[str, Callable[[], Any]]:
         "a plain Python wrapper": lambda: wrapper(leaves),
         "autoloop, one program": lambda: tuned(leaves),
         "autoloop, its second signature": lambda: later(leaves),
+        "a Python loop of 2 by hand": lambda: own(leaves),
         "autoloop, Python loop of 2": lambda: host(leaves),
         **beside,
     }

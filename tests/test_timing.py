@@ -79,6 +79,13 @@ def test_slow_candidate_is_not_multiplied_by_the_batch():
     assert other.batches[1:] == [1]
 
 
+def test_a_candidate_much_faster_than_as_written_has_a_batch_of_its_own():
+    base, fast = Fake(2e-3), Fake(5e-5)
+    race(base, [fast], 0.03, forever)
+    assert set(base.batches) == {1}
+    assert set(fast.batches[1:]) == {20}
+
+
 @pytest.mark.parametrize(
     ("seconds", "rounds"),
     [
