@@ -82,30 +82,29 @@ def on_host(plan: Plan, forms: Forms) -> bool:
 def size(plan: Plan, loops: Sequence[Loop], forms: Forms) -> float:
     """Equations in the programs that the plan compiles: what its compile time grows with."""
     total = 0.0
+    copies = {loop.path: _copies(loop, plan, forms) for loop in loops}
     for loop in loops:
-        inner = [o for o in loops if o.path[: len(loop.path)] == loop.path and len(o.path) == len(loop.path) + 1]
-        own = loop.equations - sum(o.equations for o in inner)
-        copies = 1.0
-        for depth in range(1, len(loop.path) + 1):
-            choice = plan.choice(loop.path[:depth])
-            around = next(o for o in loops if o.path == loop.path[:depth])
-            copies *= forms[choice.form].copies(around, choice.parameter) if choice else max(around.unroll, 1)
-        total += own * copies
+        own = loop.equations - sum(o.equations for o in loops if o.path[:-1] == loop.path)
+        total += own * math.prod(copies[loop.path[:depth]] for depth in range(1, len(loop.path) + 1))
     return total
+
+
+def _copies(loop: Loop, plan: Plan, forms: Forms) -> int:
+    """How many copies of a loop's body stand in a step of it."""
+    choice = plan.choice(loop.path)
+    return forms[choice.form].copies(loop, choice.parameter) if choice else max(loop.unroll, 1)
 
 
 def chain(plan: Plan, loops: Sequence[Loop], forms: Forms) -> int:
     """Elementwise equations in the longest chain within one step of any loop that stays a loop in the plan."""
 
-    def copies(loop: Loop) -> int:
-        choice = plan.choice(loop.path)
-        return forms[choice.form].copies(loop, choice.parameter) if choice else max(loop.unroll, 1)
+    copies = {loop.path: _copies(loop, plan, forms) for loop in loops}
 
     def steps(loop: Loop) -> int:
-        inner = [o for o in loops if o.path[:-1] == loop.path and copies(o) >= o.length]
-        return copies(loop) * (loop.chain + sum(map(steps, inner)))
+        inner = [o for o in loops if o.path[:-1] == loop.path and copies[o.path] >= o.length]
+        return copies[loop.path] * (loop.chain + sum(map(steps, inner)))
 
-    staying = [loop for loop in loops if copies(loop) < loop.length]
+    staying = [loop for loop in loops if copies[loop.path] < loop.length]
     return max(map(steps, staying), default=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from autoloop import _space
@@ -22,7 +23,9 @@ def space(program: Program, options: Options, platform: str) -> _space.Space:
     axes = tuple(_axis(loop, program.loops, options) for loop in worth)
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
-    return _space.Space(axes, wanted, program.why_not, program.size, program.dispatches, program.chain)
+    # Each plan is asked about again and again, to foretell others: in a program of 50 loops for seconds in all.
+    size, dispatches, chain = map(functools.cache, (program.size, program.dispatches, program.chain))
+    return _space.Space(axes, wanted, program.why_not, size, dispatches, chain)
 
 
 def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:
