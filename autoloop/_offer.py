@@ -24,8 +24,8 @@ def space(program: Program, options: Options, platform: str) -> _space.Space:
     singles = tuple(((name, value),) for name, value in COMPILER_OPTIONS.get(platform, ()))
     wanted = singles if options.forms is None else ()
     # Each plan is asked about again and again, to foretell others: in a program of 50 loops for seconds in all.
-    size, dispatches, chain = map(functools.cache, (program.size, program.dispatches, program.chain))
-    return _space.Space(axes, wanted, program.why_not, size, dispatches, chain)
+    size, dispatches = functools.cache(program.size), functools.cache(program.dispatches)
+    return _space.Space(axes, wanted, program.why_not, size, dispatches, functools.cache(program.chain))
 
 
 def _axis(loop: Loop, loops: Sequence[Loop], options: Options) -> _space.Axis:
