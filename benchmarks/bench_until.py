@@ -35,7 +35,7 @@ LANES, STEPS, MOST_ROUNDS = 32, 50, 100
 _TOLERANCE = 1e-6
 _STEP_S = 0.5
 #: Calls shorter than this are timed several at once.
-_SPAN_S = 2e-3
+_SPAN_S = 1e-2
 
 CASES = ("lanes", "single")
 

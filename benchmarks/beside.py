@@ -48,7 +48,7 @@ WHY: dict[str, str] = {
     "particle_filter": "by hand is the plan 0=vmap(8) 0/0=distribute(heavy)",
     "sinkhorn": "by hand is the plan 0=vmap(8)",
     "transformer_layers": "by hand is the plan 0=inline 1=inline, forward and backward pass together, which is tried "
-    "where its building is foretold to fit: eight layers as written take over a second to build, so not in 10 s",
+    "where its building is foretold to fit: eight layers as written take over a second to build, so not in 15 s",
     "s5_layer": "by hand the complex products are products of real matrices: other arithmetic, not another loop",
     "layer_mixture": "by hand each layer is of its own kind, without the switch that passes every kind's memory on: "
     "known only outside the traced program, whose kinds are values",

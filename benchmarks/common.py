@@ -24,7 +24,7 @@ from autoloop._signature import host_part
 from autoloop._timing import median_interval
 
 #: Calls shorter than this are timed several at once.
-SPAN_S = 2e-3
+SPAN_S = 1e-2
 #: What every row says of where and when it was taken; which of it is shown with its name.
 ENVIRONMENT = ("date", "device", "host", "jax", "autoloop", "python")
 _NAMED = ("jax", "autoloop", "python")
@@ -33,12 +33,17 @@ Row = Mapping[str, Any]
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], rounds: int, repeat: int = 1) -> dict[str, list[float]]:
-    """Seconds a call, one number per round and name; each round times every name once, in turn."""
+    """Seconds a call, one number per round and name; each round times every name once, in turn.
+
+    Where calls are repeated, one more goes before them: the first after another program is slower.
+    """
     found: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             call = calls[name]
+            if repeat > 1:
+                call()
             start = time.perf_counter()
             for _ in range(repeat):
                 call()

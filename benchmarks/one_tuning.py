@@ -19,7 +19,7 @@ from autoloop._program import Program
 
 _ROUNDS = 15
 #: Each timed span is about so long.
-_SPAN_S = 2e-3
+_SPAN_S = 1e-2
 #: The sweep leaves out plans that compile more than this many times the program as written: minutes each.
 _SWEEP_SIZE = 40
 #: And those of which a second call takes this many times one as written: they can't be the best.
