@@ -97,7 +97,6 @@ def _copies(loop: Loop, plan: Plan, forms: Forms) -> int:
 
 def chain(plan: Plan, loops: Sequence[Loop], forms: Forms) -> int:
     """Elementwise equations in the longest chain within one step of any loop that stays a loop in the plan."""
-
     copies = {loop.path: _copies(loop, plan, forms) for loop in loops}
 
     def steps(loop: Loop) -> int:

@@ -1,9 +1,9 @@
 """Times calls against each other: interleaved rounds, paired ratios, and when to stop.
 
 What is timed is a whole call on the wall clock, ended by blocking until its outputs are ready, each
-call by itself, as a loop that calls again and again sees it: dispatch is part of the cost of a loop form, and only blocking charges it. A training
-loop that does not block may hide some of a Python loop's dispatch behind the device; the figures
-here are those of a caller who waits.
+call by itself, as a loop that calls again and again sees it: dispatch is part of the cost of a loop
+form, and only blocking charges it. A training loop that does not block may hide some of a Python
+loop's dispatch behind the device; the figures here are those of a caller who waits.
 
 Rounds hold the function as written and every candidate still in contention, in random order. Each
 round gives a candidate one ratio to as-written; the interval of the median ratio is the
