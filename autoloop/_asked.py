@@ -32,7 +32,7 @@ class Asked(Generic[P, R]):
         look_like(self, function.fun)
         self._function, self._options = function, options
         self._decider = Decider(function, options)
-        self._pins: dict[Plan, Pinned[P, R]] = {}
+        self._pins: dict[tuple[Plan, bool], Pinned[P, R]] = {}
         self._reset()
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -246,7 +246,7 @@ class Asked(Generic[P, R]):
         trials, why = (Trial(str(plan)),), "nothing is remembered for these arguments"
         return Record(self._function.name, parts or {}, str(plan), trials, why, created=_tune.now())
 
-    def _pin(self, plan: Plan) -> Pinned[P, R]:
-        if plan not in self._pins:
-            self._pins[plan] = Pinned(self._function, plan)
-        return self._pins[plan]
+    def _pin(self, plan: Plan, strict: bool = True) -> Pinned[P, R]:
+        if (plan, strict) not in self._pins:
+            self._pins[plan, strict] = Pinned(self._function, plan, strict)
+        return self._pins[plan, strict]

@@ -123,7 +123,7 @@ def _of_target(target: str, specs: str | None) -> _Found:
     for job in _warm.jobs([target], _warm.specs(specs)):
         fun = _warm.function(job.target)
         args, kwargs = job.signature
-        reply = fun._decider.explain(Call.of(fun._function, args, kwargs), _config.current(fun._options.mode))
+        reply = fun._decider.explain(Call.keeping(fun._function, args, kwargs), _config.current(fun._options.mode))
         found.append((reply.text, reply.miss))
     return found
 

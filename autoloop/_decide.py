@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Hashable
 from dataclasses import replace
 
-from autoloop import _listeners, _miss, _recheck, _signature, _tune, _variants, _wanted
+from autoloop import _listeners, _miss, _signature, _tune, _variants, _wanted
 from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
@@ -19,7 +19,7 @@ from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._plans import runs_in_trace
 from autoloop._processes import Group
-from autoloop._program import Function, OneProgram, Program
+from autoloop._program import Function, Program
 from autoloop._records import AutoloopWarning, MissError, Record, UnsupportedJaxError
 from autoloop._several import Question, Several
 from autoloop._stores import store_of
@@ -124,7 +124,7 @@ class Decider:
 
     def demote(self, call: Call, settings: Settings, reason: str) -> None:
         """Takes a plan that failed while it ran out of force, in memory and in the store, with one warning."""
-        decision = self._known[self._name(call, settings)]
+        decision = self._known.get(self._name(call, settings), AS_WRITTEN)
         self._warn_once(f"{decision.plan} failed in {self._function.name} ({reason}); from now on it runs as written")
         demoted = AS_WRITTEN
         if decision.record is not None:
@@ -152,11 +152,10 @@ class Decider:
 
     def confirm(self, call: Call, settings: Settings, seconds: float) -> Decision:
         """Takes in how long a first whole call took; a plan that is slower than as written is demoted."""
-        decision = self._known[self._name(call, settings)]
-        assert decision.record is not None
-        assert decision.whole_s is not None
+        decision = self._known.get(self._name(call, settings), AS_WRITTEN)
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
-        assert program is not None
+        if decision.record is None or decision.whole_s is None or program is None:  # forgotten meanwhile
+            return decision
         if (group := self.group(call)) is not None:
             seconds = self._several.slowest(group, self._question(self._case(program, call, settings)), seconds)
         record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
@@ -166,8 +165,8 @@ class Decider:
             record = _demoted(record, "the whole call was slower than expected of as-written")
         store_of(settings).put(_signature.digest(record.key), record)
         _listeners.tell(record)
-        kept = None if slow else decision.candidate
-        confirmed = of_record(program, record, kept if isinstance(kept, OneProgram) else None)
+        kept = decision.candidate if record.winner == str(decision.plan) else None
+        confirmed = of_record(program, record, kept)
         return self._keep(call, settings, confirmed)
 
     def forget(self, call: Call | None, settings: Settings) -> None:
@@ -194,10 +193,10 @@ class Decider:
         return (*call.name, settings.cache_dir, settings.wisdom)
 
     def _remembered(self, call: Call, settings: Settings) -> Decision | None:
-        """The decision in memory, unless this call is to check it again."""
+        """The decision in memory, unless this call is to go on with a tuning, or to check it again."""
         found = self._known.get(self._name(call, settings))
-        again = found is not None and settings.mode == "tune" and _recheck.due(found.record, call)
-        return None if again else found
+        record = None if found is None else found.record
+        return None if record is not None and self._tuner.goes_on(record, call, settings) else found
 
     def _decide(self, call: Call, settings: Settings) -> Decision:
         known = self._remembered(call, settings)

@@ -68,10 +68,11 @@ def untuned(program: Program, key: dict[str, str], reason: str) -> Decision:
     """The decision for a program that is not tuned, with the reason in its record."""
     _log.info("%s: %s; runs as written", program.function.name, reason)
     record = _tune.untuned(program, key, reason)
-    return replace(AS_WRITTEN, record=record, candidate=program.candidate(Plan()))
+    repeatable = not program.effects
+    return replace(AS_WRITTEN, record=record, candidate=program.candidate(Plan()), repeatable=repeatable)
 
 
-def of_record(program: Program, record: Record, winner: OneProgram | None) -> Decision:
+def of_record(program: Program, record: Record, winner: OneProgram | HostProgram | None) -> Decision:
     """What a record says must be run; `winner` is its plan compiled, if a trial just did that."""
     plan = Plan.parse(record.winner)
     candidate = winner or program.candidate(plan)

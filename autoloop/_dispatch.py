@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable
-from typing import ParamSpec, TypeVar, cast
+from collections.abc import Callable, Hashable
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -39,19 +39,21 @@ class Autoloop(Asked[P, R]):
     """
 
     def __init__(self, function: Function, options: _options.Options) -> None:
-        self._lock = threading.RLock()
+        self._lock, self._confirming = threading.RLock(), threading.Lock()
         self._watches = Watches(function, options)
         super().__init__(function, options)
 
     def _reset(self) -> None:
         self._take(Planned(self._function, {}))
         #: Candidates found by a key made in Python: see `_needs_key`.
-        self._keyed: dict[Hashable, OneProgram | HostProgram] = {}
+        self._keyed: dict[Hashable, Callable[..., Any]] = {}
         #: Whether calls leave the hot path: some were placed elsewhere, a bar is to be shown, or the installed
         #: jax lacks what we need.
         self._by_key = self._watches.option or bool(_jaxpr.missing())
         #: Whether some signature has another plan for traces than the hot path holds.
         self._apart = False
+        #: Whether some program may not be run twice for one call.
+        self._once = False
 
     def _take(self, planned: Planned) -> None:
         self._planned, self._fast = planned, planned.jitted
@@ -164,15 +166,15 @@ class Autoloop(Asked[P, R]):
 
         jit shares a trace between devices, so data that the user placed elsewhere is served by the plan for
         another device: right, but perhaps not the fastest, and perhaps with its outputs elsewhere than as
-        written. From now on a key made in Python tells the placements apart. What was donated is gone, so
-        that one call keeps its result.
+        written. From now on a key made in Python tells the placements apart. What was donated is gone, and
+        side effects were had, so then that one call keeps its result.
         """
         self._entries = self._count()
         call = Call.of(self._function, args, kwargs)
         if not call.placed or call.in_trace:
             return False
         self._by_key = True
-        return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
+        return not self._once and not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in call.leaves)
 
     def _resolve(self, args: Args, kwargs: Kwargs) -> R:
         settings = _config.current(self._options.mode)
@@ -181,16 +183,36 @@ class Autoloop(Asked[P, R]):
             return self._unusual(args, kwargs)
         decision = self._decision(call, settings)
         if call.in_trace:
-            return self._pin(decision.trace_plan)(*args, **kwargs)
+            return self._pin(decision.trace_plan, strict=False)(*args, **kwargs)
         watched = self._watches.find(call, decision, settings.mode, self._decider.group)
         if watched is not None:
             return cast(R, watched(*args, **kwargs))
+        try:
+            return self._run_decided(call, decision, settings)
+        except jax.errors.JaxRuntimeError as error:
+            return self._run_as_written(args, kwargs, error)
+
+    def _run_decided(self, call: Call, decision: Decision, settings: _config.Settings) -> R:
+        """The call in the plan that was decided on; where it is settled, later ones take it without asking."""
+        run = decision.candidate or self._function.plain
         if decision.whole_s is not None and decision.candidate is not None:
-            return self._confirm(call, decision, settings)
+            if not self._confirming.acquire(blocking=False):  # another thread does
+                return cast(R, run(*call.args, **call.kwargs))
+            try:
+                return self._confirm(call, decision, settings)
+            finally:
+                self._confirming.release()
         if _config.overridden() or not decision.settled:
-            run = decision.candidate or self._function.plain
-            return cast(R, run(*args, **kwargs))
-        return self._install(call, decision)
+            return cast(R, run(*call.args, **call.kwargs))
+        with self._lock:
+            run = self._install(call, decision)
+        try:
+            result = run(*call.args, **call.kwargs)
+        except Miss:
+            return cast(R, self._function.plain(*call.args, **call.kwargs))
+        if run is self._fast:
+            self._entries = self._count()
+        return cast(R, result)
 
     def _decision(self, call: Call, settings: _config.Settings) -> Decision:
         if settings.mode == "off":
@@ -208,46 +230,43 @@ class Autoloop(Asked[P, R]):
         self._decider.confirm(call, settings, time.perf_counter() - start)
         return cast(R, result)
 
-    def _install(self, call: Call, decision: Decision) -> R:
-        """Makes a decision the one that later calls of its signature take, and runs it."""
+    def _install(self, call: Call, decision: Decision) -> Callable[..., Any]:
+        """Makes a decision the one that later calls of its signature take; returns what runs this one."""
         candidate = decision.candidate
-        with self._lock:
-            self._apart |= decision.trace_plan != decision.plan
-            if candidate is not None and self._needs_key(call, candidate):
-                self._keyed[call.name] = candidate
-                return cast(R, candidate(*call.args, **call.kwargs))
-            if isinstance(candidate, HostProgram):
-                self._planned.hosts[call.key] = candidate
-                self._dispatch_anew()
-                return cast(R, candidate(*call.args, **call.kwargs))
-            if not self._planned.plans and not self._planned.hosts and isinstance(candidate, OneProgram):
-                # The trial compiled this very program: take its jit over instead of compiling again.
-                self._take(candidate.planned)
-            else:
-                self._planned.plans.setdefault(call.key, decision.plan)
-                self._dispatch_anew()
-        try:
-            result = self._fast(*call.args, **call.kwargs)
-        except Miss:
-            return cast(R, self._function.plain(*call.args, **call.kwargs))
-        self._entries = self._count()
-        return cast(R, result)
+        self._apart |= decision.trace_plan != decision.plan
+        self._once |= not decision.repeatable
+        if self._needs_key(call, candidate):
+            return self._keyed.setdefault(call.name, candidate or self._function.plain)
+        if isinstance(candidate, HostProgram):
+            self._planned.hosts[call.key] = candidate
+            self._dispatch_anew()
+            return candidate
+        if not self._planned.plans and not self._planned.hosts and isinstance(candidate, OneProgram):
+            # The trial compiled this very program: take its jit over instead of compiling again.
+            self._take(candidate.planned)
+        else:
+            self._planned.plans.setdefault(call.key, decision.plan)
+            self._dispatch_anew()
+        fast: Callable[..., Any] = self._fast
+        return fast
 
     def _dispatch_anew(self) -> None:
         _jaxpr.dispatch_anew(self._fast)
         self._entries = 0  # each placement is looked at again
 
-    def _needs_key(self, call: Call, candidate: OneProgram | HostProgram) -> bool:
+    def _needs_key(self, call: Call, candidate: OneProgram | HostProgram | None) -> bool:
         """Whether the hot path can't serve a candidate: it is one jit with one set of XLA options."""
         if call.placed:
             return True
         if isinstance(candidate, HostProgram):
             return self._function.donates  # that jit would be given what the loop is to consume
-        return bool(self._planned.plans) and candidate.planned.options != self._planned.options
+        return (
+            candidate is not None and bool(self._planned.plans) and candidate.planned.options != self._planned.options
+        )
 
     def _forget_fast(self, call: Call) -> None:
-        """If the hot path holds as-written for want of a record, lets it look again."""
-        if call.key in self._planned.plans or call.key in self._planned.hosts:
+        """If a call is dispatched as it was before something was found out about it, lets it look again."""
+        if call.key in self._planned.plans or call.key in self._planned.hosts or call.name in self._keyed:
             self._reset()
 
 

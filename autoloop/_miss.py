@@ -13,7 +13,7 @@ from autoloop._records import Record
 from autoloop._store import Store
 
 #: What is said of a record that a call does not take as it is.
-_GOES_ON = "; it is not finished ({:.3g} s of a budget of {:g} s), so a call goes on with its tuning first"
+_GOES_ON = "; a call goes on with its tuning first, of which {:.3g} s of a budget of {:g} s were spent"
 
 
 @dataclass(frozen=True)

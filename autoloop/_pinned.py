@@ -34,17 +34,17 @@ class Pinned(Generic[P, R]):
     """A function whose loops run as one plan says, for any arguments; it never tunes or stores.
 
     Under a trace a plan with Python loops runs as written. A plan that does not fit the program
-    raises `ValueError` when it is called, naming what does.
+    raises `ValueError` when it is called, naming what does; unless `strict`, it runs as written.
     """
 
     __wrapped__: Callable[P, R]
 
-    def __init__(self, function: Function, plan: Plan) -> None:
+    def __init__(self, function: Function, plan: Plan, strict: bool = True) -> None:
         look_like(self, function.fun)
         self._function, self._plan = function, plan
         self._on_host = runs_on_host(plan)
         #: The function in this plan as `jax.jit` gives it; for plans that are one program.
-        self.jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict=True), plan.options)
+        self.jitted = function.jit(lambda *args, **kwargs: function.emit(plan, args, kwargs, strict), plan.options)
         self._hosts = Planned(function, {}, donate=False)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:

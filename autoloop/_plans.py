@@ -21,6 +21,15 @@ def runs_in_trace(plan: Plan) -> bool:
     return plain and not plan.options and not runs_on_host(plan)
 
 
+def is_known(text: str) -> bool:
+    """Whether a text is a plan of this version: a newer one's record may hold others."""
+    try:
+        check_plan(text)
+    except ValueError:
+        return False
+    return True
+
+
 def check_plan(text: str | Plan) -> Plan:
     """The plan, if its forms exist and take what it gives them.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from autoloop import _jaxpr, _resume, _specs
 from autoloop._call import Call
 from autoloop._plan import Choice, Plan
-from autoloop._plans import ALL_FORMS
+from autoloop._plans import ALL_FORMS, is_known
 from autoloop._program import Program
 from autoloop._records import AS_WRITTEN, Record, Status, Trial
 from autoloop._tune import Request
@@ -77,7 +77,7 @@ def _stopping(program: Program) -> Iterator[Plan]:
 def _worth_trying(record: Record, program: Program) -> Iterator[Plan]:
     """The winner, the best plan that stops early, and the others that did best."""
     timed = [t for t in record.trials if t.ok and t.ratio is not None and t.plan != AS_WRITTEN]
-    plans = [Plan.parse(t.plan) for t in sorted(timed, key=lambda t: t.ratio or 0.0)]
+    plans = [Plan.parse(t.plan) for t in sorted(timed, key=lambda t: t.ratio or 0.0) if is_known(t.plan)]
     yield Plan.parse(record.winner)
     yield from [p for p in plans if any(ALL_FORMS[c.form].stops_early for c in p.choices)][:1]
     yield from _stopping(program)

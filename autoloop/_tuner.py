@@ -83,11 +83,12 @@ class Tuner:
                     functools.partial(_failed, program, key),
                 )
             except _tune.Interrupted as stop:
-                store.put(_signature.digest(key), stop.record)
+                if not request.only:  # a check that was interrupted says less than what it was to check
+                    store.put(_signature.digest(key), stop.record)
                 raise
-        if request.only and partial is not None:
-            tuned = replace(tuned, record=_recheck.merged(tuned.record, partial))
-        store.put(_signature.digest(key), tuned.record)
+            if request.only and partial is not None:
+                tuned = replace(tuned, record=_recheck.merged(tuned.record, partial))
+            store.put(_signature.digest(key), tuned.record)  # before another process may look for it
         _listeners.tell(tuned.record)
         return tuned if request.program is program else replace(tuned, winner=None)
 

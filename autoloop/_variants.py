@@ -99,12 +99,19 @@ class _QuietProgram(Program):
         return self.loud.why_not(plan) or super().why_not(plan)
 
 
+@dataclass(frozen=True)
+class _QuietGradProgram(_QuietProgram, GradProgram):
+    """The same of forward and backward pass."""
+
+
 def quiet(program: Program) -> Program:
     """The program without its prints, as a function of its flat argument leaves; itself if it has none."""
     if not _prints.PRINT_EFFECTS.intersection(program.effects):
         return program
-    silent = of_leaves(program, _jaxpr.as_fun(_prints.without_prints(program.traced.jaxpr)))
-    return _QuietProgram(silent.function, silent.key, silent.traced, silent.block, silent.loops, program)
+    silent, kind = of_leaves(program, _jaxpr.as_fun(_prints.without_prints(program.traced.jaxpr))), _QuietProgram
+    if isinstance(program, GradProgram):
+        silent, kind = under_grad(silent), _QuietGradProgram
+    return kind(silent.function, silent.key, silent.traced, silent.block, silent.loops, program)
 
 
 def of_leaves(program: Program, flat: _jaxpr.Flat) -> Program:

@@ -236,7 +236,7 @@ def _one(job: Job) -> Done:
     try:
         fun = function(job.target)
         args, kwargs = job.signature
-        arguments = arguments_part(Call.of(fun._function, args, kwargs).key)
+        arguments = arguments_part(Call.keeping(fun._function, args, kwargs).key)
         record = fun.warmup(*args, **kwargs)
     except Exception as error:  # the user's code may raise anything; the other jobs go on
         lines = str(error).strip().splitlines() or [""]

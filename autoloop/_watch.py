@@ -28,7 +28,7 @@ from autoloop._plan import Choice, Plan
 from autoloop._plans import ALL_FORMS, runs_on_host
 from autoloop._processes import Group
 from autoloop._program import Function, HostProgram, Program
-from autoloop._records import AutoloopWarning, Record, Status
+from autoloop._records import AutoloopWarning, Record, Status, UnsupportedJaxError
 
 _log = logging.getLogger("autoloop")
 
@@ -136,7 +136,10 @@ class Watches:
         return self._known[name]
 
     def _build(self, call: Call, decision: Decision) -> Watched | str:
-        program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        try:
+            program = Program.trace(self._function, call.key, call.args, call.kwargs)
+        except UnsupportedJaxError as error:
+            return str(error)
         if program is None:
             return "the function closes over tracers"
         loops = [loop for loop in program.loops if len(loop.path) == 1]

@@ -196,7 +196,7 @@ def test_explain_says_where_a_call_goes_on_with_a_tuning(own_store):
     store.put(_signature.digest(record.key), record.replace(complete=False, spent_s=9.0, budget_s=10.0))
     store.close()
     assert total.explain_miss(XS, SCALE).endswith(
-        "remembered: 0=inline; it is not finished (9 s of a budget of 10 s), so a call goes on with its tuning first"
+        "remembered: 0=inline; a call goes on with its tuning first, of which 9 s of a budget of 10 s were spent"
     )
     for told in ({"budget_s": 11.0}, {"mode": "cached"}):
         with settings(**told):
