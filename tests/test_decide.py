@@ -547,6 +547,15 @@ def test_a_search_goes_on_where_it_was_interrupted(interrupted):
     assert {"0=unroll(3)", "0=inline"} & set(timed(whole))
 
 
+def test_asking_in_between_does_not_end_it(interrupted):
+    assert interrupted.report(XS).interrupted
+    assert interrupted.plan(XS) is not None
+    assert jax.make_jaxpr(interrupted)(XS)
+    interrupted(XS)
+    (whole,) = stored().values()
+    assert whole.complete
+
+
 def test_a_search_that_found_the_rest_too_dear_is_not_begun_again(tunings):
     def long(xs):
         return lax.scan(lambda c, x: (c * 0.5 + x, c.sum()), jnp.zeros(xs.shape[1:]), xs)

@@ -6,7 +6,7 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import AutoloopWarning, _config, _program, _stores, autoloop
+from autoloop import AutoloopWarning, _config, _program, _stores, autoloop, settings
 
 XS = ramp(3, 2)
 FULL = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore lines")
@@ -90,4 +90,15 @@ def test_nothing_is_tuned_on_the_way_from_an_error(monkeypatch, tunings):
     fun._decider._known.clear()
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         fun(XS)
+    assert len(tunings) == 1
+
+
+@pytest.mark.parametrize("told", [{}, {"budget_s": 7.0}])
+def test_a_remembered_plan_that_fails_at_its_first_call_gives_way_too(told, monkeypatch, tunings):
+    broken("python", monkeypatch)
+    again = autoloop(total, forms=["python"])
+    with settings(**told), pytest.warns(AutoloopWarning, match=r"0=python\(1\) failed in .*total"):
+        assert_same(jax.jit(total)(XS), again(XS))
+    assert_same(jax.jit(total)(XS), again(XS))
+    assert again.plan(XS).as_written
     assert len(tunings) == 1

@@ -7,7 +7,9 @@ from helpers import assert_same, ramp
 from jax import lax
 
 import autoloop as package
-from autoloop import MissError, Trial, _config, _jaxpr, _prints, _signature, _stores, autoloop
+from autoloop import MissError, Plan, Trial, _config, _jaxpr, _prints, _signature, _stores, _variants, autoloop
+from autoloop._call import Call
+from autoloop._program import Program
 
 XS = ramp(3, 2)
 
@@ -244,3 +246,25 @@ def test_prints_are_left_out_at_any_depth():
 def test_a_program_without_prints_is_left_as_it_is():
     jaxpr = jax.make_jaxpr(total)(XS)
     assert str(_prints.without_prints(jaxpr)) == str(jaxpr)
+
+
+def test_prints_are_left_out_under_grad_and_the_gradients_stay():
+    def loud(xs):
+        def step(c, x):
+            jax.debug.print("{}", c)
+            return jnp.tanh(c + x), c.sum()
+
+        return lax.scan(step, jnp.zeros(2), xs)[1].sum()
+
+    fun = autoloop(loud)
+    call = Call.of(fun._function, (XS,), {})
+    program = _variants.under_grad(Program.trace(fun._function, call.key, call.args, call.kwargs))
+    quiet = _variants.quiet(program)
+    assert isinstance(quiet, _variants.GradProgram)
+    assert quiet.note == program.note
+    assert not quiet.shortens
+    assert quiet.why_not(Plan.parse("0=python(1)")) is not None
+    outs, _, (gradient,) = quiet.candidate(Plan.parse("0=unroll(2)"))(XS)
+    wanted, pullback = jax.vjp(lambda xs: loud(xs), XS)
+    assert_same(wanted, outs[0])
+    assert_same(pullback(jnp.float32(1))[0], gradient)
