@@ -110,7 +110,6 @@ class Wires:
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The block's outputs; what no part reads again is let go on the way."""
         held = [*self._consts, *values, *self._empty]
-        del values
         for run, inputs, outputs, dead in self._steps:
             for place, value in zip(outputs, run(*_at(inputs, held)), strict=True):
                 held[place] = value

@@ -122,7 +122,6 @@ def apply(fun: Callable[..., Any], *operands: Stack) -> Stack:
     return Stack(jax.vmap(fun, [0 if o.many else None for o in operands])(*values), True)
 
 
-# TODO move to _jaxpr
 def as_fun(eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], body: Any) -> _jaxpr.Flat:
     """Some equations of `body` as a function, each with its context."""
     return _jaxpr.as_fun(_jaxpr.assemble(eqns, inputs, outputs, body))
