@@ -86,3 +86,9 @@ class Inliner:
                 self.keep(eqn.replace(invars=invars, outvars=outs))
             names.update(zip(eqn.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
+
+
+def has_odd_key(eqn: Any) -> bool:
+    """Whether an equation has typed keys that are not threefry, whose bits differ under `vmap`."""
+    kinds = {str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")}
+    return any(k.startswith("key<") and k != "key<fry>" for k in kinds)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoloop import _jaxpr, _parts
-from autoloop._atoms import Inliner, ignores_inputs, is_plain_call, variables
+from autoloop._atoms import Inliner, has_odd_key, ignores_inputs, is_plain_call, variables
 from autoloop._jaxpr import jec
 from autoloop._loops import Loop
 from autoloop._signature import aval_text
@@ -115,14 +115,9 @@ def why_not_at_once(loop: Loop) -> str | None:
             return f"the body holds {name}, which means something else for many iterations at once"
         if ignores_inputs(eqn):
             return "the body holds a custom_jvp_call that ignores an input: jax can't differentiate it batched"
-        if name == "rng_bit_generator" or (name.startswith("random_") and _has_odd_key(eqn)):
+        if name == "rng_bit_generator" or (name.startswith("random_") and has_odd_key(eqn)):
             return f"the body holds {name} with keys that are not threefry: its bits would change"
         inner = (e for body in _jaxpr.bodies(eqn) for e in _jaxpr.equations(body))
         if name == "cond" and any(e.primitive.name == "while" for e in inner):
             return "the body holds a while inside a cond: it may never end where its branch is not taken"
     return None
-
-
-def _has_odd_key(eqn: Any) -> bool:
-    kinds = {str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")}
-    return any(k.startswith("key<") and k != "key<fry>" for k in kinds)

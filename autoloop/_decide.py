@@ -244,7 +244,7 @@ class Decider:
         if not may_tune:
             if mode == "cached":
                 _wanted.note(case.store, self._function, call, case.parts)
-            decision = self._with_grad_plan(AS_WRITTEN, case)
+            decision = self._with_grad_plan(replace(AS_WRITTEN, repeatable=not case.program.effects), case)
             inside = f"in a trace as {decision.trace_plan}" if call.in_trace else "as written"
             _log.info("%s: no record for %s; runs %s", self._function.name, case.parts["arguments"], inside)
             return decision

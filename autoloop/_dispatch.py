@@ -236,7 +236,8 @@ class Autoloop(Asked[P, R]):
         self._apart |= decision.trace_plan != decision.plan
         self._once |= not decision.repeatable
         if self._needs_key(call, candidate):
-            return self._keyed.setdefault(call.name, candidate or self._function.plain)
+            run = self._keyed[call.name] = candidate or self._function.plain
+            return cast(Callable[..., Any], run)
         if isinstance(candidate, HostProgram):
             self._planned.hosts[call.key] = candidate
             self._dispatch_anew()
@@ -247,8 +248,7 @@ class Autoloop(Asked[P, R]):
         else:
             self._planned.plans.setdefault(call.key, decision.plan)
             self._dispatch_anew()
-        fast: Callable[..., Any] = self._fast
-        return fast
+        return cast(Callable[..., Any], self._fast)
 
     def _dispatch_anew(self) -> None:
         _jaxpr.dispatch_anew(self._fast)

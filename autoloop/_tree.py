@@ -128,9 +128,7 @@ def _percent(share: float) -> str:
 
 def _form_lines(forms: Sequence[LoopForm]) -> Iterator[str]:
     legal = [form for form in forms if not form.why_not]
-    groups = {
-        "legal": [str(f) for f in legal if f.tried and not f.inside],
-    }
+    groups = {"legal": [str(f) for f in legal if f.tried and not f.inside]}
     for form in legal:
         if form.why_untried and not form.inside:
             groups.setdefault(f"legal, not tried ({form.why_untried})", []).append(form.form)
@@ -145,7 +143,7 @@ def _form_lines(forms: Sequence[LoopForm]) -> Iterator[str]:
 
 
 def _why_untried(form: Form, loop: Loop, options: Options, space: Space) -> str:
-    """Why a tuning tries a form on a loop with no parameter, where it does so."""
+    """Why a tuning tries a form on a loop not at all, given that it does not."""
     if form.name not in options.allowed_forms:
         return "not among forms="
     if loop.path not in [axis.path for axis in space.axes]:
@@ -161,7 +159,7 @@ def _form(form: Form, loop: Loop, tried: tuple[Parameter, ...], why_untried: str
     around = tuple(Choice(loop.path[:depth], "python", 1) for depth in range(1, len(loop.path))) if form.on_host else ()
     if reason := _legal.host_why_not(form, loop, Plan(around), ALL_FORMS):
         return LoopForm(form.name, reason)
-    return LoopForm(form.name, "", tried, str(Plan(around)) if around else "", "" if tried else why_untried)
+    return LoopForm(form.name, "", tried, str(Plan(around)) if around else "", why_untried)
 
 
 def _tried(space: Space) -> Mapping[tuple[tuple[int, ...], str], tuple[Parameter, ...]]:
@@ -183,7 +181,7 @@ def _nodes(program: Program, options: Options, space: Space) -> tuple[LoopNode, 
 
     def node(loop: Loop) -> LoopNode:
         inner = inside(loop.path)
-        forms = [(f, tried.get((loop.path, f.name), ())) for f in ALL_FORMS.values()]
+        some = [(f, tried.get((loop.path, f.name), ())) for f in ALL_FORMS.values()]
         return LoopNode(
             path=path_text(loop.path),
             length=loop.length,
@@ -193,7 +191,7 @@ def _nodes(program: Program, options: Options, space: Space) -> tuple[LoopNode, 
             equations=loop.equations,
             share=loop.work / total,
             own_share=(loop.work - sum(other.work for other in inner)) / total,
-            forms=tuple(_form(f, loop, some, _why_untried(f, loop, options, space)) for f, some in forms),
+            forms=tuple(_form(f, loop, t, "" if t else _why_untried(f, loop, options, space)) for f, t in some),
             loops=tuple(map(node, inner)),
         )
 

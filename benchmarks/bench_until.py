@@ -34,8 +34,6 @@ from autoloop._report import align
 LANES, STEPS, MOST_ROUNDS = 32, 50, 100
 _TOLERANCE = 1e-6
 _STEP_S = 0.5
-#: Calls shorter than this are timed several at once.
-_SPAN_S = 1e-2
 
 CASES = ("lanes", "single")
 
@@ -108,7 +106,7 @@ def measure(name: str, budget_s: float, rounds: int) -> dict[str, Any]:
     assert record is not None
     calls = {"written": common.blocked(written, args), "tuned": common.blocked(tuned, args)}
     once_s = min(common.interleaved({"written": calls["written"]}, 3)["written"])
-    found = common.interleaved(calls, rounds, repeat=max(1, min(200, math.ceil(_SPAN_S / once_s))))
+    found = common.interleaved(calls, rounds, repeat=max(1, min(200, math.ceil(common.SPAN_S / once_s))))
     needed = np.asarray(outputs["written"][1]).reshape(STEPS, -1).max(axis=1)  # by the slowest lane
     return {
         "case": name,

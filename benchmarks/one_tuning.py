@@ -18,8 +18,6 @@ from autoloop._call import Call
 from autoloop._program import Program
 
 _ROUNDS = 15
-#: Each timed span is about so long.
-_SPAN_S = 1e-2
 #: The sweep leaves out plans that compile more than this many times the program as written: minutes each.
 _SWEEP_SIZE = 40
 #: And those of which a second call takes this many times one as written: they can't be the best.
@@ -79,7 +77,7 @@ def compare(nest: str, plans: Sequence[str], allowed_s: float) -> dict[str, Any]
     calls |= {text: common.blocked(tuned.using(text), args) for text in wanted if text != chosen}
     kept = _worth_racing(calls, time.monotonic() + allowed_s, always=("jax.jit", "tuned", *plans))
     once_s = _second_call_s(kept["jax.jit"])
-    found = common.interleaved(kept, _ROUNDS, repeat=max(1, min(200, round(_SPAN_S / max(once_s, 1e-6)))))
+    found = common.interleaved(kept, _ROUNDS, repeat=max(1, min(200, round(common.SPAN_S / max(once_s, 1e-6)))))
     found[chosen] = found["tuned"]
     ratios = {key: common.paired(found, "jax.jit", key)[0] for key in found if key not in ("jax.jit", "tuned")}
     best = min(ratios, key=lambda key: ratios[key])

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoloop import _machine, _trial
+from autoloop import _machine, _runner, _trial
 from autoloop._agree import Tolerance
 from autoloop._inputs import Inputs
 from autoloop._plan import Plan
-from autoloop._records import AutoloopWarning, Budget, Status
+from autoloop._records import AutoloopWarning, Budget, Status, Trial
 
 WRITTEN, OTHER, THIRD = Plan(), Plan.parse("0=inline"), Plan.parse("0=unroll(2)")
 
@@ -241,3 +241,18 @@ def test_free_memory_comes_from_the_device_or_the_system():
     cpu = _machine.free_bytes(SimpleNamespace(memory_stats=lambda: None, platform="cpu"))
     assert cpu is None or cpu > 10**6
     assert _machine.free_bytes(SimpleNamespace(memory_stats=lambda: None, platform="tpu")) is None
+
+
+@pytest.mark.parametrize(("calls", "runs"), [(1, 1), (3, 4)])
+def test_of_several_calls_one_before_them_is_not_timed_and_follows_the_copies(calls, runs):
+    clock, seen = Clock(), []
+    inputs = Inputs([jnp.ones(2)], [True], lambda leaves: (seen.append("copied"), ((leaves[0],), {}))[1])
+    run = _runner.Runner(None, inputs, None, None, None, clock)
+
+    def candidate(xs):
+        seen.append("ran")
+        clock.now += 1.0 if seen.count("ran") > runs - calls else 100.0
+
+    run.ready[Plan()] = _runner.Ready(candidate, Trial("as-written"), None)
+    assert run.sample(Plan(), calls) == 1.0
+    assert seen == ["copied"] * runs + ["ran"] * runs

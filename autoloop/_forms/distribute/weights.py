@@ -6,7 +6,7 @@ import enum
 import math
 from typing import Any
 
-from autoloop._atoms import ignores_inputs
+from autoloop._atoms import has_odd_key, ignores_inputs
 from autoloop._forms.distribute._ir import Body
 
 # Random numbers (threefry only: see `why_pinned`), linear algebra, sorting, inner loops.
@@ -52,16 +52,11 @@ def why_pinned(body: Body, eqn: Any) -> str | None:
             return f"{name}, which means something else for many iterations at once"
         if ignores_inputs(inner):
             return "a custom_jvp_call that ignores an input: jax can't differentiate it batched"
-        if name == "rng_bit_generator" or (name.startswith("random_") and _has_odd_key(inner)):
+        if name == "rng_bit_generator" or (name.startswith("random_") and has_odd_key(inner)):
             return f"{name} with keys that are not threefry, whose bits would change"
         if name == "cond" and any(e.primitive.name == "while" for e in body.within(inner)):
             return "a while inside a cond, which may never end where its branch is not taken"
     return None
-
-
-def _has_odd_key(eqn: Any) -> bool:
-    kinds = {str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")}
-    return any(k.startswith("key<") and k != "key<fry>" for k in kinds)
 
 
 def weigh(body: Body, eqn: Any, from_outside: bool) -> Weight:
