@@ -23,10 +23,13 @@ from dataclasses import dataclass
 
 from autoloop import _machine
 
-#: Calls shorter than this are repeated within one sample, after one that is not timed: other programs ran before,
-#: and a program that uses all cores needs some calls until they are awake again. On 2 cores a layer of matrix
-#: products took 3.5 ms where each call of it followed one of as written, and 2.0 ms from the third call on.
-MIN_SPAN_S = 1e-2
+#: A timed span shorter than this is repeated within one sample: clocks and interrupts blur less.
+MIN_SPAN_S = 1e-3
+#: So many calls stand in a row in a sample, but no more than make this span; one that is not timed goes before them.
+#: Some programs run slower where each call follows another program's: distribute(heavy) of benchmarks/zoo/s5_layer.py
+#: took 3.5 ms a call in turn with as written, 2.0 ms called again and again (2 cores, jax 0.10.2). Bare matrix
+#: products showed nothing of it; what it comes from is not known.
+_IN_A_ROW, _ROW_S = 4, 1e-2
 #: The least number of samples whose extremes hold the median with 95 %: 2 * 0.5**n <= 5 % at n = 6.
 MIN_ROUNDS = 6
 MAX_ROUNDS = 40
@@ -103,8 +106,10 @@ def race(
 
 
 def calls_per_sample(one_call_s: float) -> int:
-    """How many calls make a span that the clock resolves."""
-    return max(1, min(1000, math.ceil(MIN_SPAN_S / max(one_call_s, 1e-7))))
+    """How many calls make a span that the clock resolves, and stand in a row if they are short."""
+    once_s = max(one_call_s, 1e-7)
+    row = min(_IN_A_ROW, math.ceil(_ROW_S / once_s))
+    return max(row, min(1000, math.ceil(MIN_SPAN_S / once_s)))
 
 
 def _round(base: _Lane, contenders: Sequence[_Lane], calls: int, dice: random.Random) -> None:

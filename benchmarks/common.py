@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 def interleaved(calls: Mapping[str, Callable[[], Any]], rounds: int, repeat: int = 1) -> dict[str, list[float]]:
     """Seconds a call, one number per round and name; each round times every name once, in turn.
 
-    Where calls are repeated, one more goes before them: the first after another program is slower.
+    Where calls are repeated, one more goes before them: the first after another program may be slower.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)

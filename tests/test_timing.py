@@ -64,13 +64,18 @@ def test_ratios_are_paired_within_rounds():
     assert timing.ratio.mid == pytest.approx(0.5)
 
 
-def test_short_calls_are_batched_to_ten_milliseconds():
-    assert calls_per_sample(1e-4) == 100
+def test_short_calls_are_batched_to_a_millisecond():
+    assert calls_per_sample(1e-5) == 100
     assert calls_per_sample(1e-9) == 1000
     assert calls_per_sample(0.5) == 1
-    base, other = Fake(1e-4), Fake(1e-4)
+    base, other = Fake(1e-5), Fake(1e-5)
     race(base, [other], 0.03, forever)
     assert set(base.batches[1:]) == {100}
+
+
+@pytest.mark.parametrize(("once_s", "calls"), [(4e-4, 4), (2e-3, 4), (4e-3, 3), (9e-3, 2), (1e-2, 1), (2e-2, 1)])
+def test_calls_of_some_milliseconds_stand_in_a_row(once_s, calls):
+    assert calls_per_sample(once_s) == calls
 
 
 def test_slow_candidate_is_not_multiplied_by_the_batch():
@@ -80,7 +85,7 @@ def test_slow_candidate_is_not_multiplied_by_the_batch():
 
 
 def test_a_candidate_much_faster_than_as_written_has_a_batch_of_its_own():
-    base, fast = Fake(2e-2), Fake(5e-4)
+    base, fast = Fake(2e-2), Fake(5e-5)
     race(base, [fast], 0.03, forever)
     assert set(base.batches) == {1}
     assert set(fast.batches[1:]) == {20}
