@@ -291,7 +291,8 @@ print("ready", flush=True)
 try:
     f(jnp.float32(0))
 except KeyboardInterrupt as stop:
-    print("stopped", stop.__cause__, stop.__context__, len(stop.args))
+    # Where it falls into the compilation of a step, JAX adds a cause: the line of the user's function.
+    print("stopped", stop.__context__, len(stop.args))
 print(jax.jit(lambda x: x + 1)(1))
 """
 
@@ -310,4 +311,4 @@ def test_a_real_sigint_stops_a_long_loop(start_python):
         with contextlib.suppress(subprocess.TimeoutExpired):
             out, _ = process.communicate(timeout=20)
             break
-    assert out.splitlines() == ["stopped None None 0", "2"]
+    assert out.splitlines() == ["stopped None 0", "2"]
