@@ -51,6 +51,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """A public name, its module imported when it is first asked for: pytest's start-up needs no jax."""
+    if name == "testing":  # a module of its own, which people write without importing it
+        return importlib.import_module("autoloop.testing")
     if name not in __all__:
         raise AttributeError(f"module 'autoloop' has no attribute {name!r}; it has: {', '.join(__all__)}")
     importlib.import_module("autoloop._dispatch")  # whole, whichever name comes first: it makes records print

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoloop._records import AS_WRITTEN, Trial
 
-#: A plan timed in fewer rounds can't win: the extremes of five do not hold a median with 95 %.
+#: A plan timed in fewer rounds can't win: their extremes hold the median with 95 % where 2 * 0.5**n <= 5 %.
 LEAST_ROUNDS = 6
 
 

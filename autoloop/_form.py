@@ -69,7 +69,8 @@ class Form(abc.ABC):
     least: ClassVar[Parameter] = None
     #: Whether it runs in Python: only for loops on the spine, at top level, with concrete arguments.
     on_host: ClassVar[bool] = False
-
+    #: Whether its operations are compiled together: XLA options reach no others.
+    takes_options: ClassVar[bool] = True
     #: Whether a body with side effects has them as often, and in the same order, in this form.
     keeps_effects: ClassVar[bool] = False
     #: Whether JAX can differentiate this form in reverse.

@@ -45,10 +45,19 @@ def why_not(plan: Plan, loops: Sequence[Loop], forms: Forms) -> str | None:
             have = ", ".join(loop.name for loop in loops) or "none"
             return f"{choice}: there is no loop {path_text(choice.path)}; the loops are: {have}"
         form, loop = forms[choice.form], by_path[choice.path]
-        reason = loop_why_not(form, loop, choice.parameter) or host_why_not(form, loop, plan, forms)
+        reason = options_why_not(form, plan) or loop_why_not(form, loop, choice.parameter)
+        reason = reason or host_why_not(form, loop, plan, forms)
         if reason:
             return f"{choice}: {reason}"
     return None
+
+
+def options_why_not(form: Form, plan: Plan) -> str | None:
+    """Why a form may not stand in a plan with XLA options, as one sentence; None if it may, or there are none."""
+    if not plan.options or form.takes_options:
+        return None
+    # It would be timed with what the same plan without options has compiled already, and seem to build in no time.
+    return f"XLA options ({plan.options[0][0]}) do not reach operations that are dispatched one by one"
 
 
 def loop_why_not(form: Form, loop: Loop, parameter: Parameter) -> str | None:

@@ -181,7 +181,7 @@ class _Search:
         if reason:
             self.trials[plan] = Trial(str(plan), Status.SKIPPED, reason)
         else:
-            self.keep([plan], self.measure([plan], self.trials[best].ratio or 1.0))
+            self.keep([plan], self.measure([plan], self.cost(best)))
         return self.trials[plan]
 
     def keep(self, plans: Sequence[Plan], trials: Sequence[Trial]) -> None:
@@ -194,9 +194,11 @@ class _Search:
         """Whether a trial improves on the best plan so far by the margin."""
         if not trial.ok or trial.ratio is None:
             return False
-        base = self.trials[Plan()]
-        bound = 1.0 if best.as_written else cost(self.trials[best], base, self.rules)
-        return cost(trial, base, self.rules) < bound * (1 - self.rules.margin)
+        return cost(trial, self.trials[Plan()], self.rules) < self.cost(best) * (1 - self.rules.margin)
+
+    def cost(self, plan: Plan) -> float:
+        """What a plan that was tried costs relative to as written, by the rules."""
+        return 1.0 if plan.as_written else cost(self.trials[plan], self.trials[Plan()], self.rules)
 
     def falls_off(self, trial: Trial, without: Plan) -> bool:
         """Whether dearer rungs of a ladder need no trial after this one; `without` is the plan without it."""
@@ -230,7 +232,7 @@ class _Search:
         room = _FINALISTS if round_s <= 0 else int(left_s / (LEAST_ROUNDS * round_s)) - 1
         close = close[: max(0, min(_FINALISTS, room))]
         if close:
-            self.keep(close, self.measure(close, self.trials[close[0]].ratio or 1.0))
+            self.keep(close, self.measure(close, self.cost(close[0])))
             self.keep([Plan()], self.measure([Plan()], 1.0))
 
 

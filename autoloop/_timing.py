@@ -19,9 +19,10 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoloop import _machine
+from autoloop._choose import LEAST_ROUNDS
 
 #: A timed span shorter than this is repeated within one sample: clocks and interrupts blur less.
 MIN_SPAN_S = 1e-3
@@ -30,16 +31,16 @@ MIN_SPAN_S = 1e-3
 #: took 3.5 ms a call in turn with as written, 2.0 ms called again and again (2 cores, jax 0.10.2). Bare matrix
 #: products showed nothing of it; what it comes from is not known.
 _IN_A_ROW, _ROW_S = 4, 1e-2
-#: The least number of samples whose extremes hold the median with 95 %: 2 * 0.5**n <= 5 % at n = 6.
-MIN_ROUNDS = 6
 MAX_ROUNDS = 40
 #: An interval this narrow, relative, has settled.
 _NARROW = 0.02
-#: After so many rounds, a candidate slower than the best by the factor in all of them is not timed again.
+#: After so many rounds, a candidate that costs this many times the best in all of them is not timed again.
 HOPELESS = {2: 2.0, 3: 1.3}
 
 #: Runs a number of calls and returns the seconds of one.
 Sampler = Callable[[int], float]
+#: What a ratio to the baseline is worth, relative to the baseline: never less for a greater one.
+Cost = Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,15 @@ class Timing:
 @dataclass
 class _Lane:
     sampler: Sampler
-    seconds: list[float]
-    ratios: list[float]
+    cost: Cost = float
+    seconds: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
     done: bool = False
 
 
 def race(
     baseline: Sampler,
-    candidates: Sequence[Sampler],
+    candidates: Sequence[tuple[Sampler, Cost]],
     margin: float,
     seconds_left: Callable[[], float],
     best: float = 1.0,
@@ -81,24 +83,24 @@ def race(
 
     Args:
         baseline: the function as written.
-        candidates: the others.
+        candidates: the others, each with what its ratio is worth: `float` where only run time counts.
         margin: how much faster than the baseline a winner must be, relative.
         seconds_left: how long the race may still go on; asked between rounds.
-        best: the best ratio known from earlier races.
+        best: the least cost known from earlier races.
         seed: of the order within rounds.
 
     Returns:
         (a timing for each candidate, the baseline's own).
     """
     dice = random.Random(seed)
-    base = _Lane(baseline, [], [])
-    lanes = [_Lane(c, [], []) for c in candidates]
+    base = _Lane(baseline)
+    lanes = [_Lane(*candidate) for candidate in candidates]
     calls = calls_per_sample(baseline(1))
     for _ in range(MAX_ROUNDS):
         contenders = [lane for lane in lanes if not lane.done]
         if base.seconds and seconds_left() <= 0:
             break
-        if not contenders and (lanes or len(base.seconds) >= MIN_ROUNDS):
+        if not contenders and (lanes or len(base.seconds) >= LEAST_ROUNDS):
             break
         _round(base, contenders, calls, dice)
         _settle(lanes, margin, best)
@@ -124,16 +126,17 @@ def _round(base: _Lane, contenders: Sequence[_Lane], calls: int, dice: random.Ra
 
 
 def _settle(lanes: Sequence[_Lane], margin: float, best: float) -> None:
-    best = min([best, *(statistics.median(lane.ratios) for lane in lanes if lane.ratios)])
+    best = min([best, *(lane.cost(statistics.median(lane.ratios)) for lane in lanes if lane.ratios)])
     for lane in lanes:
         if lane.done:
             continue
         rounds = len(lane.ratios)
-        if any(rounds >= least and min(lane.ratios) > factor * best for least, factor in HOPELESS.items()):
+        least = lane.cost(min(lane.ratios))
+        if any(rounds >= enough and least > factor * best for enough, factor in HOPELESS.items()):
             lane.done = True
-        elif rounds >= MIN_ROUNDS:
-            found = median_interval(lane.ratios)
-            # A plan that is no faster in most rounds, or slower than the best beyond a tie, can't win: rounds
+        elif rounds >= LEAST_ROUNDS:
+            found = median_interval([lane.cost(ratio) for ratio in lane.ratios])
+            # A plan that is no better in most rounds, or worse than the best beyond a tie, can't win: rounds
             # are for those that may.
             lost = found.mid >= 1.0 or found.low > best * (1 + margin)
             narrow = found.high - found.low <= _NARROW * found.mid

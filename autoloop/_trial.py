@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoloop import _agree, _signals, _timing
+from autoloop._choose import LEAST_ROUNDS, Rules, cost
 from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._plan import Plan
@@ -22,9 +23,9 @@ from autoloop._runner import Ready, Runner
 
 _log = logging.getLogger("autoloop")
 
-#: A plan's first run so much slower than as written is not raced at all.
+#: A plan that after its first run costs this many times as written is not raced at all.
 _ABANDON = 5.0
-#: The compiled program of a plan this much slower than the best is let go.
+#: The compiled program of a plan that costs this many times the best is let go.
 _LET_GO = 1.5
 #: The part of the budget that timing one set of plans may take.
 _RACE_SHARE = 0.1
@@ -40,7 +41,7 @@ class Bench:
         inputs: the arguments to run on.
         tolerance: how far outputs may be from those of the function as written.
         budget: seconds for everything, bytes a candidate may need.
-        margin: how much faster a winner must be, relative.
+        rules: how plans are compared.
         device: where it runs, for its free memory.
         scale: from the seconds of a call to those to report, for programs that were shortened.
         clock: seconds, ever rising.
@@ -53,14 +54,14 @@ class Bench:
         inputs: Inputs,
         tolerance: _agree.Tolerance,
         budget: Budget,
-        margin: float,
+        rules: Rules,
         device: Any,
         scale: Callable[[float], float] = float,
         clock: Clock = time.perf_counter,
         crew: Crew = ALONE,
     ) -> None:
         self._runner = Runner(candidate_for, inputs, tolerance, budget.max_memory_bytes, device, clock)
-        self._budget, self._margin = budget, margin
+        self._budget, self._rules = budget, rules
         self._scale, self._clock, self._crew = scale, clock, crew
         self._started = clock()
         self._prepared: dict[Plan, Ready | Trial] = {}
@@ -86,7 +87,7 @@ class Bench:
 
         Args:
             plans: what to measure; the empty plan is the function as written itself.
-            best: the best ratio known so far, so that hopeless plans stop early.
+            best: the least cost known so far, so that hopeless plans stop early.
 
         Raises:
             Exception: what the function as written raises; nothing is caught for the baseline.
@@ -102,14 +103,14 @@ class Bench:
         start = self._clock()
         end = self._started + self._budget.seconds
         if len(racing) == 1:  # one of many to come; several are the last race, which may use what is left
-            enough_s = _timing.MIN_ROUNDS * 2 * 1.2 * baseline.first_s
+            enough_s = LEAST_ROUNDS * 2 * 1.2 * baseline.first_s
             end = min(end, start + max(_RACE_SHARE * self._budget.seconds, enough_s))
         if end <= start and baseline.trial.run_s is not None:
             return  # no time left: what earlier races showed stands
         timings, base = _timing.race(
             self._sampler(baseline),
-            [self._sampler(r) for r in racing],
-            self._margin,
+            [(self._sampler(r), self._cost(r, baseline)) for r in racing],
+            self._rules.margin,
             lambda: end - self._clock(),
             best,
         )
@@ -117,11 +118,11 @@ class Bench:
         self.spreads.append(base.spread)
         share_s = (self._clock() - start) / max(1, len(racing))
         for ready, timing in zip(racing, timings, strict=True):
-            if timing.rounds < min(ready.trial.rounds, _timing.MIN_ROUNDS):
+            if timing.rounds < min(ready.trial.rounds, LEAST_ROUNDS):
                 continue  # cut short by the budget: the earlier race says more
             spent_s = ready.trial.spent_s + share_s
             ready.trial = _timed(ready, timing).replace(spent_s=spent_s)
-            if timing.ratio.low > _LET_GO * min(best, 1.0):
+            if self._cost(ready, baseline)(timing.ratio.low) > _LET_GO * min(best, 1.0):
                 plan = Plan.parse(ready.trial.plan)  # it can't come back: free its program
                 self._runner.let_go(plan)
                 self._crew.let_go(plan)
@@ -185,12 +186,18 @@ class Bench:
         baseline = self._prepared[Plan()]
         assert isinstance(baseline, Ready)
         base_s = baseline.first_s
-        if ready.cost.lazy or ready.first_s < _ABANDON * base_s or ready.first_s < 0.05:
+        costs = self._cost(ready, baseline)(ready.first_s / base_s)
+        if ready.cost.lazy or costs < _ABANDON or ready.first_s < 0.05:
             return False
         once = _timing.Interval(*(self._scale(ready.first_s),) * 3)
         ratio = _timing.Interval(*(ready.first_s / base_s,) * 3)
         ready.trial = _timed(ready, _timing.Timing(once, ratio, 1))
         return True
+
+    def _cost(self, ready: Ready, baseline: Ready) -> _timing.Cost:
+        """What a plan's ratio is worth by the rules: where building counts, a slower plan may be the better one."""
+        base = baseline.trial.replace(run_s=baseline.trial.run_s or self._scale(baseline.first_s))
+        return lambda ratio: cost(_built(ready, ratio * (base.run_s or 0.0)), base, self._rules, ratio)
 
     def _sampler(self, ready: Ready) -> _timing.Sampler:
         plan = Plan.parse(ready.trial.plan)
@@ -208,9 +215,16 @@ def _timed(ready: Ready, timing: _timing.Timing) -> Trial:
         ratio_high=ratio.high,
         rounds=timing.rounds,
     )
-    if ready.cost.lazy:  # what the first call took beyond a later one was compiling
-        trial = trial.replace(compile_s=max(0.0, ready.first_s - run.mid))
-    return trial
+    ready.trial = trial
+    return _built(ready, run.mid)
+
+
+def _built(ready: Ready, run_s: float) -> Trial:
+    """The trial of a plan that takes so many seconds a call, with the seconds of compiling."""
+    if not ready.cost.lazy:
+        return ready.trial
+    # What the first call took beyond a later one was compiling.
+    return ready.trial.replace(compile_s=max(0.0, ready.first_s - run_s))
 
 
 def _first_line(error: Exception) -> str:

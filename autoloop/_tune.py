@@ -165,7 +165,7 @@ def _space_for(request: Request, fit: _shorten.Fit | None) -> _space.Space:
 def _bench(request: Request, budget: Budget, fit: _shorten.Fit | None) -> _trial.Bench:
     candidate_for, inputs = _runnable(request, None if fit is None else fit.program)
     options, scale = request.options, float if fit is None else fit.scale
-    given = candidate_for, inputs, options.tolerance, budget, options.margin, request.device, scale
+    given = candidate_for, inputs, options.tolerance, budget, options.rules, request.device, scale
     return _trial.Bench(*given, crew=request.crew)
 
 

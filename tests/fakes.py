@@ -18,7 +18,7 @@ def race(baseline, candidates, *args, **kwargs):
 
     With one legal plan beside as written (`forms=["inline"]` and one loop), that plan wins.
     """
-    for sampler in (baseline, *candidates):
+    for sampler in (baseline, *(sampler for sampler, _ in candidates)):
         sampler(1)
     return [_exactly(0.5) for _ in candidates], _exactly(1.0)
 

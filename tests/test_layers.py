@@ -14,8 +14,8 @@ ROOT = Path(autoloop.__file__).parent
 ROWS = (
     {"_json", "_signals", "_bound"},
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh", "_pace"},
-    {"_installed"},
-    {"_config", "_jaxpr", "_choose", "_timing", "_wisdom", "_listeners"},
+    {"_installed", "_choose"},
+    {"_config", "_jaxpr", "_timing", "_wisdom", "_listeners"},
     {"_outline", "_chain", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
     {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain", "_kept"},
@@ -206,3 +206,7 @@ def test_importing_starts_no_back_end_adds_no_handler_and_makes_no_folder(python
     assert handlers == "[] 0 True"
     assert started == "no back end has started"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_testing_kit_is_there_without_an_import_of_its_own(python):
+    assert python("import autoloop; print(autoloop.testing.no_tuning.__name__)") == "no_tuning\n"

@@ -100,6 +100,11 @@ FORM_NAMES = ", ".join(form.name for form in FORMS)
             "0=python(2) 0/0=eager",
             "0/0=eager: a Python loop needs a Python loop around it; loop 0 runs as 0=python(2)",
         ),
+        (
+            "0=python(1) 0/0=eager xla_backend_optimization_level=1",
+            "0/0=eager: XLA options (xla_backend_optimization_level) do not reach operations "
+            "that are dispatched one by one",
+        ),
         ("0=nope 0/0=eager", f"0=nope: there is no form 'nope'; the forms are: {FORM_NAMES}"),
     ],
 )

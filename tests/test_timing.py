@@ -4,7 +4,8 @@ import random
 import pytest
 
 from autoloop import _timing
-from autoloop._timing import MAX_ROUNDS, MIN_ROUNDS, calls_per_sample, median_interval, race
+from autoloop._choose import LEAST_ROUNDS
+from autoloop._timing import MAX_ROUNDS, calls_per_sample, median_interval
 
 
 class Fake:
@@ -19,13 +20,18 @@ class Fake:
         return self.seconds[(self.calls - 1) % len(self.seconds)]
 
 
+def race(baseline, candidates, *args, **kwargs):
+    """A race in which only run time counts."""
+    return _timing.race(baseline, [(candidate, float) for candidate in candidates], *args, **kwargs)
+
+
 def forever():
     return math.inf
 
 
 def test_no_more_rounds_go_to_a_plan_that_is_slower_than_the_best_beyond_a_tie():
     (timing,), _ = race(Fake(1.0), [Fake(0.55, 0.6)], 0.03, forever, best=0.5)
-    assert timing.rounds == MIN_ROUNDS
+    assert timing.rounds == LEAST_ROUNDS
     (timing,), _ = race(Fake(1.0), [Fake(0.49, 0.55)], 0.03, forever, best=0.5)
     assert timing.rounds == MAX_ROUNDS
 
@@ -96,11 +102,11 @@ def test_a_candidate_much_faster_than_as_written_has_a_batch_of_its_own():
     [
         ((3.0,), 2),  # hopeless
         ((1.4,), 3),  # so too, but it takes a round more to tell
-        ((1.2, 1.4), MIN_ROUNDS),
-        ((0.5,), MIN_ROUNDS),  # settled: no spread at all
-        ((1.2,), MIN_ROUNDS),
+        ((1.2, 1.4), LEAST_ROUNDS),
+        ((0.5,), LEAST_ROUNDS),  # settled: no spread at all
+        ((1.2,), LEAST_ROUNDS),
         ((0.7, 1.2), MAX_ROUNDS),  # never settles
-        ((0.7, 1.4), MIN_ROUNDS),  # no faster in most rounds
+        ((0.7, 1.4), LEAST_ROUNDS),  # no faster in most rounds
     ],
 )
 def test_rounds_go_to_what_is_not_settled(seconds, rounds):
@@ -111,9 +117,19 @@ def test_rounds_go_to_what_is_not_settled(seconds, rounds):
 def test_hopeless_is_relative_to_the_best():
     good, middling = Fake(0.1), Fake(0.5)
     timings, _ = race(Fake(1.0), [good, middling], 0.03, forever)
-    assert [t.rounds for t in timings] == [MIN_ROUNDS, 2]
+    assert [t.rounds for t in timings] == [LEAST_ROUNDS, 2]
     (timing,), _ = race(Fake(1.0), [Fake(0.5)], 0.03, forever, best=0.1)
     assert timing.rounds == 2
+
+
+def test_where_a_ratio_is_worth_less_a_slower_plan_stays_in_the_race():
+    def built_at_once(ratio):  # as written builds for ten times the time of a call
+        return ratio / 11
+
+    slow, hopeless = Fake(4.0, 4.05), Fake(30.0)
+    timings, _ = _timing.race(Fake(1.0), [(slow, built_at_once), (hopeless, built_at_once)], 0.03, forever)
+    assert [t.rounds for t in timings] == [LEAST_ROUNDS, 2]
+    assert timings[0].ratio.mid == pytest.approx(4.0, abs=0.06)
 
 
 def test_race_ends_when_its_seconds_are_over():
@@ -125,7 +141,7 @@ def test_race_ends_when_its_seconds_are_over():
 def test_a_lone_baseline_gets_an_interval_of_its_own():
     timings, own = race(Fake(1.0, 1.1), [], 0.03, forever)
     assert timings == []
-    assert own.rounds == MIN_ROUNDS
+    assert own.rounds == LEAST_ROUNDS
     assert own.ratio == _timing.Interval(1.0, 1.0, 1.0)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from autoloop import _machine, _runner, _trial
 from autoloop._agree import Tolerance
+from autoloop._choose import LEAST_ROUNDS, Rules, choose
 from autoloop._inputs import Inputs
 from autoloop._plan import Plan
 from autoloop._records import AutoloopWarning, Budget, Status, Trial
@@ -59,12 +60,12 @@ def clock():
     return Clock()
 
 
-def bench(clock, candidates, budget=Budget(1000.0), leaves=(), donated=(), free=10**9, **given):
+def bench(clock, candidates, budget=Budget(1000.0), leaves=(), donated=(), free=10**9, rules=Rules(), **given):
     inputs = Inputs(leaves, donated, lambda values: (tuple(values), {}))
     stats = {"bytes_limit": free, "bytes_in_use": 0}
     device = SimpleNamespace(memory_stats=lambda: stats, platform="gpu")
     made = candidates.__getitem__
-    return _trial.Bench(made, inputs, Tolerance(), budget, 0.03, device, clock=clock, **given)
+    return _trial.Bench(made, inputs, Tolerance(), budget, rules, device, clock=clock, **given)
 
 
 def measured(clock, other, **given):
@@ -168,6 +169,17 @@ def test_slow_plans_are_let_go(clock):
     found.measure([THIRD])
     assert found.candidate(OTHER) is None
     assert found.candidate(THIRD) is not None
+
+
+@pytest.mark.parametrize(("calls", "winner"), [(None, WRITTEN), (1, OTHER), (1000, WRITTEN)])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_plan_that_runs_slower_but_builds_faster_can_win_a_single_call(clock, calls, winner, lazy):
+    rules = Rules(expected_calls=calls)
+    quick = Fake(clock, run_s=8.0, build_s=1.0, lazy=lazy)
+    found = bench(clock, {WRITTEN: Fake(clock, build_s=100.0), OTHER: quick}, rules=rules)
+    trials = found.measure([WRITTEN, OTHER])
+    assert choose(trials, rules)[0].plan == str(winner)
+    assert (trials[1].rounds >= LEAST_ROUNDS) == (winner is OTHER)  # else it is hopeless, and soon ended
 
 
 def test_no_time_left_keeps_what_earlier_races_showed(clock):

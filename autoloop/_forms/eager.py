@@ -20,6 +20,7 @@ class Eager(Form):
 
     name = "eager"
     on_host = True
+    takes_options = False
 
     def why_not(self, loop: Loop, parameter: Parameter) -> str | None:
         return None
