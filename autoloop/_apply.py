@@ -35,15 +35,13 @@ class Applied:
         nodes = [n for n in block.nodes if self._chosen(n)]
         if not nodes:
             return list(_jaxpr.as_fun(block.jaxpr)(*values))
-        env = _parts.Env(block.jaxpr, values)
-        for part in _parts.cut(block, nodes):
-            inputs = env.read(part.inputs)
-            if isinstance(part.what, _outline.Node):
-                outputs = self.run_node(part.what, *inputs)
-            else:
-                outputs = list(_jaxpr.as_fun(part.what.jaxpr)(*inputs))
-            env.write(part, outputs)
-        return env.outputs()
+        parts = [(part, self._in_trace(part.what)) for part in _parts.cut(block, nodes)]
+        return _parts.Wires(block.jaxpr, parts).run(values)
+
+    def _in_trace(self, what: _outline.Block | _outline.Node) -> _jaxpr.Flat:
+        if isinstance(what, _outline.Node):
+            return functools.partial(self.run_node, what)
+        return _jaxpr.as_fun(what.jaxpr)
 
     def run_node(self, node: _outline.Node, *values: Any) -> list[Any]:
         """Evaluates one equation in a trace: in its form, or as it is with chosen loops inside."""

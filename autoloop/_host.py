@@ -8,6 +8,7 @@ and ys are written inside them, buffers donated, so that nothing is copied or st
 from __future__ import annotations
 
 import collections
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -154,13 +155,15 @@ class Chain:
         self._wires = _parts.Wires(jaxpr, self._parts)
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
-        env = _parts.Env(self._jaxpr, specs)
-        for part, runnable in self._parts:
-            env.write(part, runnable.prepare(env.read(part.inputs), cost))
-        return env.outputs()
+        parts = [(part, functools.partial(_prepare, runnable, cost)) for part, runnable in self._parts]
+        return _parts.Wires(self._jaxpr, parts).run(specs)
 
     def __call__(self, *values: Any) -> list[Any]:
         return self._wires.run(values)
+
+
+def _prepare(runnable: Runnable, cost: Cost, *specs: Any) -> list[Any]:
+    return runnable.prepare(specs, cost)
 
 
 def spec(aval: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

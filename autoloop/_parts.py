@@ -64,31 +64,8 @@ def _stretch(block: _outline.Block, start: int, end: int) -> Part:
     return Part(_outline.Block(_jaxpr.assemble(eqns, list(used), outs, block.jaxpr), nodes), tuple(used), tuple(outs))
 
 
-class Env:
-    """The values of a block's variables while its parts run, on the host or in a trace."""
-
-    def __init__(self, jaxpr: _jaxpr.Jaxpr, args: Sequence[Any]) -> None:
-        self._outvars = _jaxpr.inner(jaxpr).outvars
-        names = [*_jaxpr.inner(jaxpr).constvars, *_jaxpr.inner(jaxpr).invars]
-        self._values = dict(zip(names, [*jaxpr.consts, *args], strict=True))
-
-    def read(self, atoms: Iterable[Any]) -> list[Any]:
-        """Values of variables and literals."""
-        return [literal(a) if isinstance(a, jec.Literal) else self._values[a] for a in atoms]
-
-    def write(self, part: Part, values: Sequence[Any]) -> None:
-        """Binds a part's outputs and forgets what is not read again, so that its memory is free."""
-        self._values.update(zip(part.outputs, values, strict=True))
-        for name in part.dead:
-            self._values.pop(name, None)
-
-    def outputs(self) -> list[Any]:
-        """The block's outputs, once all parts ran."""
-        return self.read(self._outvars)
-
-
 class Wires:
-    """The same for parts that run again and again: where each value goes is found out once.
+    """What stands between the parts of a block, on the host or in a trace: where each value goes is found out once.
 
     Args:
         jaxpr: of the block.

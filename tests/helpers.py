@@ -123,21 +123,17 @@ def outline(fun: Callable[..., Any], *args: Any) -> tuple[_outline.Block, tuple[
     return block, find_loops(block)
 
 
-def run_part(part: _parts.Part, env: _parts.Env) -> None:
-    """Runs a part as it is, loops put together again from their own bodies."""
+def as_it_is(part: _parts.Part) -> _jaxpr.Flat:
+    """What runs a part, loops put together again from their own bodies."""
     if isinstance(part.what, _outline.Node):
-        run = _jaxpr.rebuild(part.what.eqn, _jaxpr.bodies(part.what.eqn))
-    else:
-        run = _jaxpr.as_fun(part.what.jaxpr)
-    env.write(part, run(*env.read(part.inputs)))
+        return _jaxpr.rebuild(part.what.eqn, _jaxpr.bodies(part.what.eqn))
+    return _jaxpr.as_fun(part.what.jaxpr)
 
 
 def put_together(block: _outline.Block, *values: Any) -> list[Any]:
     """Evaluates a program that was cut at every equation that is a loop or holds one."""
-    env = _parts.Env(block.jaxpr, values)
-    for part in _parts.cut(block, block.nodes):
-        run_part(part, env)
-    return env.outputs()
+    parts = [(part, as_it_is(part)) for part in _parts.cut(block, block.nodes)]
+    return _parts.Wires(block.jaxpr, parts).run(values)
 
 
 def run_plan(fun: Callable[..., Any], plan: Plan | str, *args: Any) -> Any:

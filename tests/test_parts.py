@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import PROGRAMS, assert_same, outline, put_together, ramp, run_part
+from helpers import PROGRAMS, as_it_is, assert_same, outline, put_together, ramp
 from jax import lax
 from jax.extend import core as jec
 
@@ -43,25 +43,23 @@ def test_a_cut_at_some_nodes_leaves_the_others_in_blocks():
 def test_a_cut_of_nothing():
     block, _ = outline(lambda x: x, 1.0)
     assert _parts.cut(block, []) == []
-    env = _parts.Env(block.jaxpr, [5])
-    assert env.outputs() == [5]
+    assert _parts.Wires(block.jaxpr, []).run([5]) == [5]
 
 
-def test_an_env_forgets_what_is_not_read_again():
+def test_what_no_part_reads_again_is_dead():
     block, _ = outline(twice_with_something_between, 1.0, ramp(3))
     args = (jnp.float32(1), ramp(3))
-    env = _parts.Env(block.jaxpr, args)
     parts = _parts.cut(block, block.nodes)
-    for part in parts:
-        run_part(part, env)
-        for name in part.dead:
-            with pytest.raises(KeyError):
-                env.read([name])
+    for number, part in enumerate(parts):
+        read = [v for later in parts[number + 1 :] for v in later.inputs if not isinstance(v, jec.Literal)]
+        assert not {*part.dead} & {*read}
     dead = [name for part in parts for name in part.dead]
     known = {v for part in parts for v in (*part.inputs, *part.outputs) if not isinstance(v, jec.Literal)}
     assert set(dead) == known - set(block.jaxpr.jaxpr.outvars)
     assert len(dead) == len(set(dead))
-    assert_same(twice_with_something_between(*args), env.outputs()[0])
+    wires = _parts.Wires(block.jaxpr, [(part, as_it_is(part)) for part in parts])
+    for _ in range(2):  # a run leaves nothing behind
+        assert_same(twice_with_something_between(*args), wires.run(args)[0])
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
