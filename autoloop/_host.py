@@ -152,7 +152,7 @@ class Chain:
     def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[_parts.Part, Runnable]]) -> None:
         self._jaxpr = jaxpr
         self._parts = tuple(parts)
-        self._wires = _parts.Wires(jaxpr, self._parts)
+        self._wires = _parts.Wires(jaxpr, self._parts, _parts.bare)
 
     def prepare(self, specs: Values, cost: Cost) -> list[Any]:
         parts = [(part, functools.partial(_prepare, runnable, cost)) for part, runnable in self._parts]

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from autoloop import _jaxpr, _mesh, _outline
 from autoloop._jaxpr import jec
@@ -70,38 +71,54 @@ class Wires:
     Args:
         jaxpr: of the block.
         parts: of the block, each with what runs it: from its inputs to its outputs.
+        given: what parts are given for a literal.
     """
 
-    def __init__(self, jaxpr: _jaxpr.Jaxpr, parts: Sequence[tuple[Part, Callable[..., Sequence[Any]]]]) -> None:
+    def __init__(
+        self,
+        jaxpr: _jaxpr.Jaxpr,
+        parts: Sequence[tuple[Part, Callable[..., Sequence[Any]]]],
+        given: Callable[[Any], Any] | None = None,
+    ) -> None:
         program = _jaxpr.inner(jaxpr)
-        names = [*program.constvars, *program.invars, *(v for part, _ in parts for v in part.outputs)]
-        places = {name: place for place, name in enumerate(names)}
+        made = [v for part, _ in parts for v in part.outputs]
+        # Atoms by identity, as literals are not hashable in every jax.
+        literals = [a for part, _ in parts for a in part.inputs if isinstance(a, jec.Literal)]
+        atoms = [*program.constvars, *program.invars, *made, *literals]
+        places = {id(atom): place for place, atom in enumerate(atoms)}
 
-        def of(atoms: Iterable[Any]) -> tuple[Any, ...]:
-            return tuple(atom if isinstance(atom, jec.Literal) else places[atom] for atom in atoms)
+        def of(atoms: Iterable[Any]) -> tuple[int, ...]:
+            return tuple(places[id(atom)] for atom in atoms)
 
-        self._consts, self._outputs = tuple(jaxpr.consts), of(program.outvars)
-        self._steps = [(run, of(p.inputs), of(p.outputs), of(v for v in p.dead if v in places)) for p, run in parts]
-        self._empty = (None,) * sum(len(part.outputs) for part, _ in parts)
+        self._consts, self._outvars = tuple(jaxpr.consts), program.outvars
+        self._outputs = tuple(None if isinstance(v, jec.Literal) else places[id(v)] for v in program.outvars)
+        self._steps = [(run, of(p.inputs), of(p.outputs), of(v for v in p.dead if id(v) in places)) for p, run in parts]
+        self._rest = (*(None for _ in made), *map(given or literal, literals))
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The block's outputs; what no part reads again is let go on the way."""
-        held = [*self._consts, *values, *self._empty]
+        held = [*self._consts, *values, *self._rest]
         for run, inputs, outputs, dead in self._steps:
-            for place, value in zip(outputs, run(*_at(inputs, held)), strict=True):
+            for place, value in zip(outputs, run(*[held[place] for place in inputs]), strict=True):
                 held[place] = value
             for place in dead:
                 held[place] = None
-        return _at(self._outputs, held)
-
-
-def _at(places: Sequence[Any], held: Sequence[Any]) -> list[Any]:
-    return [held[place] if type(place) is int else literal(place) for place in places]
+        pairs = zip(self._outputs, self._outvars, strict=True)
+        return [literal(atom) if place is None else held[place] for place, atom in pairs]
 
 
 def literal(atom: Any) -> Any:
     """The value of a literal as an array of its exact type, weak or not."""
     return _jaxpr.conform(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)
+
+
+def bare(atom: Any) -> Any:
+    """The value of a literal for a compiled program: a number, for which nothing is put on a device beforehand."""
+    if not atom.aval.weak_type:
+        return np.asarray(atom.val, atom.aval.dtype)
+    number = np.asarray(atom.val).item()
+    same = jax.typeof(number).dtype == atom.aval.dtype
+    return number if same else literal(atom)
 
 
 def empty(aval: Any, length: int | None = None) -> Any:

@@ -228,7 +228,7 @@ class HostProgram:
         """The outputs, copied where one is an argument, a constant or another output: jit shares no buffer."""
         seen = {*map(id, values), *self._constants}
         for position, out in enumerate(outs):
-            if id(out) in seen:
+            if id(out) in seen or not isinstance(out, jax.Array):  # calls pass literals through as numbers
                 outs[position] = jnp.copy(out)
             seen.add(id(out))
         return outs

@@ -8,7 +8,7 @@ from helpers import PROGRAMS, as_it_is, assert_same, outline, put_together, ramp
 from jax import lax
 from jax.extend import core as jec
 
-from autoloop import _jaxpr, _outline, _parts
+from autoloop import _jaxpr, _outline, _parts, autoloop
 
 
 def twice_with_something_between(c, xs):
@@ -84,3 +84,57 @@ def test_literals_keep_their_types():
         (True, "bool", False),
         (3.0, "float32", False),
     ]
+
+
+def scalars():
+    half = lax.convert_element_type(1.0, jnp.float16)
+    return 1.0, 2, True, 3j, np.float32(3), np.int8(4), np.uint32(2**32 - 1), half, jnp.bfloat16(0.5)
+
+
+def test_what_stands_for_a_literal_has_its_value_and_its_type():
+    atoms = jax.make_jaxpr(scalars)().jaxpr.outvars
+    assert any(isinstance(atom, jec.Literal) for atom in atoms)
+    for atom in (a for a in atoms if isinstance(a, jec.Literal)):
+        (got,) = jax.jit(lambda x: [x])(_parts.bare(atom))
+        assert (got.dtype, got.weak_type) == (atom.aval.dtype, atom.aval.weak_type)
+        assert got == atom.val
+
+
+def test_a_python_loop_puts_no_literal_on_the_device_at_each_call(monkeypatch):
+    def fun(x):
+        def step(c, _):
+            return c * 0.5 + lax.scan(lambda d, _: (d + x, None), 1.0, None, 2)[0], c
+
+        return *lax.scan(step, 1.0, None, 3), 2.0
+
+    run = autoloop(fun, mode="cached").using("0=python(1) 0/0=python(1)")
+    expected, first = jax.jit(fun)(2.0), run(2.0)
+    made = []
+    real = _parts.literal
+    monkeypatch.setattr(_parts, "literal", lambda atom: made.append(atom) or real(atom))
+    second = run(2.0)
+    assert len(made) == 1  # the output, which is the caller's own
+    second[2].delete()
+    for got in (first, run(2.0)):
+        assert_same(expected, got)
+
+
+@pytest.mark.parametrize(
+    "plan", ["0=python(1)", "0=python(2)", "0=eager", "0=eager 0/0=eager", "0=python(1) 0/0=eager"]
+)
+def test_a_literal_that_a_call_passes_through_comes_out_as_an_array(plan):
+    @jax.jit
+    def inner(x, weak, strong):
+        def step(c, _):
+            return lax.scan(lambda d, _: (d * weak, d), c, None, 2)[0] + strong, weak
+
+        return lax.scan(step, x, None, 3), weak, weak, strong
+
+    def fun(x):
+        return inner(x, 0.5, np.float32(2))
+
+    got = autoloop(fun, mode="cached").using(plan)(1.0)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(got))
+    assert_same(jax.jit(fun)(1.0), got)
+    weak = [leaf.weak_type for leaf in jax.tree.leaves(jax.jit(fun)(1.0))]
+    assert [leaf.weak_type for leaf in jax.tree.leaves(got)] == weak
