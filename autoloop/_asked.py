@@ -10,10 +10,11 @@ from autoloop._bound import Bound
 from autoloop._call import Call
 from autoloop._decide import Decider
 from autoloop._decision import Decision, with_forced
+from autoloop._function import Function
 from autoloop._pinned import Pinned, look_like
 from autoloop._plan import Plan
 from autoloop._plans import check_plan, runs_on_host
-from autoloop._program import Function, Program
+from autoloop._program import Program
 from autoloop._records import PlanError, Record, Trial, UnsupportedJaxError
 from autoloop._tree import LoopTree, tree
 

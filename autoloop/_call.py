@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from autoloop import _jaxpr, _kept, _signature
-from autoloop._program import Args, Function, Kwargs
+from autoloop._function import Args, Function, Kwargs
 
 
 @dataclass(frozen=True)

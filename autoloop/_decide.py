@@ -15,11 +15,12 @@ from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
 from autoloop._decision import AS_WRITTEN, FOR_NOW, Case, Decision, of_record, untuned, why_untuned
+from autoloop._function import Function
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._plans import runs_in_trace
 from autoloop._processes import Group
-from autoloop._program import Function, Program
+from autoloop._program import Program
 from autoloop._records import AutoloopWarning, MissError, Record, UnsupportedJaxError
 from autoloop._several import Question, Several
 from autoloop._stores import store_of

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from autoloop import _options
 from autoloop._dispatch import Autoloop
-from autoloop._program import Function
+from autoloop._function import Function
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from autoloop import _report, _signature, _tune
 from autoloop._call import Call
+from autoloop._function import Function
 from autoloop._options import Options
 from autoloop._plan import Plan
-from autoloop._program import Function, Program
+from autoloop._program import Program
 from autoloop._records import AS_WRITTEN, Record, Trial
 
 #: Batches, sequences in a batch, time steps, width of the network.

@@ -20,7 +20,8 @@ from autoloop import _config, _host, _html, _jaxpr, _kept, _options, _plot, _rep
 from autoloop._asked import Asked
 from autoloop._call import Call
 from autoloop._decision import AS_WRITTEN, Decision
-from autoloop._program import Args, Found, Function, HostProgram, Kwargs, Miss, OneProgram, Planned
+from autoloop._function import Args, Function, Kwargs
+from autoloop._program import Found, HostProgram, Miss, OneProgram, Planned
 from autoloop._records import Record
 from autoloop._watch import Watches
 

@@ -14,9 +14,9 @@ from autoloop import _agree, _host
 from autoloop._bound import Bound
 from autoloop._decorate import autoloop
 from autoloop._dispatch import Autoloop
+from autoloop._function import Function
 from autoloop._plan import Plan
 from autoloop._plans import check_plan, runs_in_trace
-from autoloop._program import Function
 
 #: What plans can be run under.
 UNDER = ("plain", "jit", "grad", "vmap")

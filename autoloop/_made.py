@@ -9,8 +9,8 @@ from typing import Any
 
 from autoloop import _signature, _specs
 from autoloop._call import Call, leaf_names
+from autoloop._function import Args, Function, Kwargs
 from autoloop._options import Options
-from autoloop._program import Args, Function, Kwargs
 
 _NOTE = "arguments were made by make_inputs, not real"
 

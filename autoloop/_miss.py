@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from autoloop import _explain, _signature, _wanted
 from autoloop._call import Call, leaf_names
 from autoloop._decision import unusable, why_untuned
-from autoloop._program import Function, Program
+from autoloop._function import Function
+from autoloop._program import Program
 from autoloop._records import Record
 from autoloop._store import Store
 

@@ -10,9 +10,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, ov
 
 from autoloop import _jaxpr, _kept
 from autoloop._call import Call
+from autoloop._function import Args, Function, Kwargs
 from autoloop._plan import Plan
 from autoloop._plans import runs_on_host
-from autoloop._program import Args, Found, Function, HostProgram, Kwargs, Miss, Planned, Program
+from autoloop._program import Found, HostProgram, Miss, Planned, Program
 from autoloop._records import PlanError
 
 P = ParamSpec("P")

@@ -12,11 +12,12 @@ from autoloop import _legal, _offer, _signature
 from autoloop._call import Call
 from autoloop._decision import why_untuned
 from autoloop._form import Form
+from autoloop._function import Function
 from autoloop._loops import Loop, path_text, work
 from autoloop._options import Options
 from autoloop._plan import Choice, Parameter, Plan
 from autoloop._plans import ALL_FORMS
-from autoloop._program import Function, Program
+from autoloop._program import Program
 from autoloop._report import size_text
 from autoloop._space import Space
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from autoloop import _lockstep, _machine, _offer, _resume, _search, _shorten, _space, _trial, _why
 from autoloop._crew import ALONE, Crew
+from autoloop._function import Args, Kwargs
 from autoloop._inputs import Inputs
 from autoloop._options import Options
 from autoloop._plan import Plan
 from autoloop._plans import runs_in_trace
-from autoloop._program import Args, Kwargs, OneProgram, Program
+from autoloop._program import OneProgram, Program
 from autoloop._progress import Progress
 from autoloop._records import AS_WRITTEN, Budget, Record, Trial
 from autoloop._runner import Runner

@@ -12,9 +12,10 @@ from autoloop._call import Call
 from autoloop._config import Settings
 from autoloop._crew import ALONE, Crew
 from autoloop._decision import parsed, unusable
+from autoloop._function import Args, Function, Kwargs
 from autoloop._options import Options
 from autoloop._plan import Plan
-from autoloop._program import Args, Function, Kwargs, Program
+from autoloop._program import Program
 from autoloop._records import Record
 from autoloop._store import Store
 

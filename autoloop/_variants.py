@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from autoloop import _jaxpr, _prints, _signature
+from autoloop._function import Args, Function, Kwargs
 from autoloop._plan import Plan
 from autoloop._plans import runs_in_trace
-from autoloop._program import Args, Function, Kwargs, Program
+from autoloop._program import Program
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from autoloop import _json, _signature, _specfile, _tune
 from autoloop._call import Call
-from autoloop._program import Function
+from autoloop._function import Function
 from autoloop._store import Store
 
 _log = logging.getLogger("autoloop")

@@ -21,13 +21,14 @@ import jax
 from autoloop import _apply, _config, _progress
 from autoloop._call import Call
 from autoloop._decision import Decision, parsed
+from autoloop._function import Function
 from autoloop._loops import Loop
 from autoloop._options import Options
 from autoloop._pace import Pace
 from autoloop._plan import Choice, Plan
 from autoloop._plans import ALL_FORMS, runs_on_host
 from autoloop._processes import Group
-from autoloop._program import Function, HostProgram, Program
+from autoloop._program import HostProgram, Program
 from autoloop._records import AutoloopWarning, Record, Status, UnsupportedJaxError
 
 _log = logging.getLogger("autoloop")

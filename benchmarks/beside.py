@@ -23,7 +23,8 @@ from zoo import load
 
 from autoloop import autoloop
 from autoloop._call import Call
-from autoloop._program import Function, Program
+from autoloop._function import Function
+from autoloop._program import Program
 
 #: Parts of the time allowed for a program.
 TUNING, PEER, RACE, SWEEP, LAST_RACE = 0.25, 0.5, 0.12, 0.2, 0.1

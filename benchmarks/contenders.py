@@ -16,8 +16,9 @@ import peer
 from autoloop import Plan, _host, autoloop
 from autoloop._agree import Tolerance, disagreement, to_host
 from autoloop._call import Call
+from autoloop._function import Function
 from autoloop._loops import Loop
-from autoloop._program import Function, Program
+from autoloop._program import Program
 from autoloop._records import Record, Status
 
 #: Seconds that a dispatch of a Python loop costs, for what is not tried because it would take too long.

@@ -22,7 +22,8 @@ from jax import lax
 
 from autoloop import Plan, autoloop
 from autoloop._call import Call
-from autoloop._program import Function, Program
+from autoloop._function import Function
+from autoloop._program import Program
 from autoloop._report import align
 
 AXES = ("loops", "depth", "outer", "leaves", "body")

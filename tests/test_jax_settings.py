@@ -60,8 +60,6 @@ HOST = ("x64", "default device for all threads", "debug nans", "transfers")
 def cases(contexts):
     """Each context with a one-program form, some with Python loops too."""
     pairs = [(name, form) for name in contexts for form in FORMS if form == "inline" or name in HOST]
-    # Operations dispatched one by one bring their literals to the device, which the guard forbids.
-    pairs = [pair for pair in pairs if pair != ("transfers", "eager")]
     return pytest.mark.parametrize(
         ("context", "form"), [pytest.param(contexts[name], form, id=f"{name}-{form}") for name, form in pairs]
     )

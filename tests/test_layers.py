@@ -22,6 +22,7 @@ ROWS = (
     {"_form", "_space", "_crew", "_runner", "_why"},
     {"_forms", "_legal", "_apply", "_foretell", "_trial", "_report"},
     {"_plans", "_lockstep", "_search", "_html", "_plot"},
+    {"_function"},
     {"_program"},
     {"_options", "_call", "_variants"},
     {"_pinned", "_shorten", "_made", "_resume", "_offer"},

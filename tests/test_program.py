@@ -11,8 +11,9 @@ from jax import lax
 
 from autoloop import Plan, PlanError, _host, _plans
 from autoloop._decide import Call
+from autoloop._function import Function
 from autoloop._plans import check_plan, runs_in_trace, runs_on_host
-from autoloop._program import Function, HostProgram, OneProgram, Program
+from autoloop._program import HostProgram, OneProgram, Program
 
 XS = ramp(3, 2)
 

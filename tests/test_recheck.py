@@ -7,7 +7,8 @@ from jax import lax
 
 from autoloop import Plan, _recheck, _timing, autoloop
 from autoloop._call import Call
-from autoloop._program import Function, Program
+from autoloop._function import Function
+from autoloop._program import Program
 from autoloop._records import Record, Status, Trial
 
 VALUE = jnp.float32(9.0)

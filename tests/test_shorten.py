@@ -5,7 +5,8 @@ import pytest
 from jax import lax
 
 from autoloop import _decide, _estimate, _loops, _shorten
-from autoloop._program import Function, Program
+from autoloop._function import Function
+from autoloop._program import Program
 
 
 def nest(h, xs):

@@ -10,7 +10,8 @@ import pytest
 import autoloop
 from autoloop._agree import Tolerance, disagreement, to_host
 from autoloop._call import Call
-from autoloop._program import Function, Program
+from autoloop._function import Function
+from autoloop._program import Program
 
 BENCHMARKS = Path(autoloop.__file__).parents[1] / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.exists(), reason="installed without its benchmarks")
