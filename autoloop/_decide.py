@@ -31,7 +31,7 @@ _log = logging.getLogger("autoloop")
 #: How many budgets another thread waits for a tuning to end before it runs as written.
 _PATIENCE = 2.0
 
-#: A plan tried on a shortened program is demoted if a whole call takes this much longer than as written.
+#: A plan tried on a shortened program is demoted if a whole call takes this much longer than it may.
 _DEMOTE_ABOVE = 1.1
 
 
@@ -159,10 +159,11 @@ class Decider:
             return decision
         if (group := self.group(call)) is not None:
             seconds = self._several.slowest(group, self._question(self._case(program, call, settings)), seconds)
-        record, slow = decision.record, seconds > _DEMOTE_ABOVE * decision.whole_s
+        # A plan that was chosen because it builds faster may run slower.
+        record, allowed = decision.record, _DEMOTE_ABOVE * max(1.0, 1 / (decision.record.gain or 1.0))
         note = f"the first whole call took {seconds:.3g} s, as written it was expected to take {decision.whole_s:.3g} s"
         record = record.replace(notes=(*record.notes, note))
-        if slow and not decision.plan.as_written:
+        if seconds > allowed * decision.whole_s and not decision.plan.as_written:
             record = _demoted(record, "the whole call was slower than expected of as-written")
         store_of(settings).put(_signature.digest(record.key), record)
         _listeners.tell(record)
@@ -200,8 +201,7 @@ class Decider:
         return None if record is not None and self._tuner.goes_on(record, call, settings) else found
 
     def _decide(self, call: Call, settings: Settings) -> Decision:
-        known = self._remembered(call, settings)
-        if known is not None:
+        if (known := self._remembered(call, settings)) is not None:
             return known
         program = Program.trace(self._function, call.key, call.args, call.kwargs)
         if program is None:

@@ -26,6 +26,7 @@ class Ready:
     cost: _host.Cost
     call: tuple[Any, Any] | None = None
     first_s: float = 0.0
+    later_s: float = math.inf  # of the fastest call after the first
 
 
 class Runner:

@@ -8,6 +8,7 @@ nothing of the user's is consumed.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -197,11 +198,17 @@ class Bench:
     def _cost(self, ready: Ready, baseline: Ready) -> _timing.Cost:
         """What a plan's ratio is worth by the rules: where building counts, a slower plan may be the better one."""
         base = baseline.trial.replace(run_s=baseline.trial.run_s or self._scale(baseline.first_s))
-        return lambda ratio: cost(_built(ready, ratio * (base.run_s or 0.0)), base, self._rules, ratio)
+        return lambda ratio: cost(_built(ready), base, self._rules, ratio)
 
     def _sampler(self, ready: Ready) -> _timing.Sampler:
         plan = Plan.parse(ready.trial.plan)
-        return lambda calls: self._scale(self._crew.sample(plan, calls, lambda n: self._runner.sample(plan, n)))
+
+        def sample(calls: int) -> float:
+            seconds = self._crew.sample(plan, calls, lambda n: self._runner.sample(plan, n))
+            ready.later_s = min(ready.later_s, seconds)
+            return self._scale(seconds)
+
+        return sample
 
 
 def _timed(ready: Ready, timing: _timing.Timing) -> Trial:
@@ -216,15 +223,15 @@ def _timed(ready: Ready, timing: _timing.Timing) -> Trial:
         rounds=timing.rounds,
     )
     ready.trial = trial
-    return _built(ready, run.mid)
+    return _built(ready)
 
 
-def _built(ready: Ready, run_s: float) -> Trial:
-    """The trial of a plan that takes so many seconds a call, with the seconds of compiling."""
-    if not ready.cost.lazy:
+def _built(ready: Ready) -> Trial:
+    """The trial of a plan with the seconds that compiling took, also where it compiles while it runs."""
+    if not ready.cost.lazy or ready.later_s == math.inf:
         return ready.trial
-    # What the first call took beyond a later one was compiling.
-    return ready.trial.replace(compile_s=max(0.0, ready.first_s - run_s))
+    # What the first call took beyond a later one.
+    return ready.trial.replace(compile_s=max(0.0, ready.first_s - ready.later_s))
 
 
 def _first_line(error: Exception) -> str:

@@ -75,6 +75,17 @@ def test_a_record_that_a_whole_call_demotes_is_heard_of_again(total, heard):
     assert [record.winner for record in heard] == ["0=inline", "as-written"]
 
 
+@pytest.mark.parametrize(("seconds", "winner"), [(3.2, "0=inline"), (3.4, "as-written")])
+def test_a_plan_that_was_chosen_though_it_runs_slower_is_held_to_its_own_time(total, seconds, winner):
+    total(XS)
+    decider, call, current = total._decider, Call.of(total._function, (XS,), {}), settings.current()
+    (name,) = decider._known
+    record = decider._known[name].record
+    slow = record.replace(trials=tuple(t.replace(ratio=3.0) if t.plan == record.winner else t for t in record.trials))
+    decider._known[name] = replace(decider._known[name], record=slow, whole_s=1.0)
+    assert str(decider.confirm(call, current, seconds).plan) == winner
+
+
 def test_listeners_are_removed_one_by_one(total):
     found = []
     first, second = autoloop.on_record(found.append), autoloop.on_record(found.append)

@@ -163,6 +163,11 @@ def test_compiling_while_running_is_told_apart(clock):
     assert trial.compile_s == pytest.approx(3.0 + 0.0, abs=1e-6)
 
 
+def test_compiling_while_running_is_told_apart_in_a_shortened_program(clock):
+    trial = measured(clock, Fake(clock, run_s=1.0, build_s=3.0, lazy=True), scale=lambda seconds: 100 * seconds)
+    assert (trial.compile_s, trial.run_s) == (pytest.approx(3.0), pytest.approx(100.0))
+
+
 def test_slow_plans_are_let_go(clock):
     found = bench(clock, {WRITTEN: Fake(clock), OTHER: Fake(clock, run_s=1.9), THIRD: Fake(clock, run_s=0.9)})
     found.measure([OTHER])
