@@ -31,6 +31,11 @@ MIN_SPAN_S = 1e-3
 #: took 3.5 ms a call in turn with as written, 2.0 ms called again and again (2 cores, jax 0.10.2). Bare matrix
 #: products showed nothing of it; what it comes from is not known.
 _IN_A_ROW, _ROW_S = 4, 1e-2
+#: Where calls are as short as that, all contenders are called for this long before they are timed. After a pause, as
+#: for compiling, some programs take twice the time, as written not: `0=associative` of garch in benchmarks/nests.py
+#: took 32 us a call, but 50 to 90 us for 0.03 to 0.1 s after a pause of 0.05 s (2 cores, jax 0.10.2). A race of
+#: short calls would be over before.
+_WARM_S = 0.05
 MAX_ROUNDS = 40
 #: An interval this narrow, relative, has settled.
 _NARROW = 0.02
@@ -68,7 +73,15 @@ class _Lane:
     cost: Cost = float
     seconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
+    calls: int = 1
     done: bool = False
+
+    def sample(self) -> float:
+        """Seconds of a call now; the next sample holds as many as that allows."""
+        seconds = self.sampler(self.calls)
+        # By its own time: a slow candidate would multiply its cost by a batch, a fast one needs more of it.
+        self.calls = calls_per_sample(seconds)
+        return seconds
 
 
 def race(
@@ -95,14 +108,16 @@ def race(
     dice = random.Random(seed)
     base = _Lane(baseline)
     lanes = [_Lane(*candidate) for candidate in candidates]
-    calls = calls_per_sample(baseline(1))
+    if base.sample() < _ROW_S:
+        for lane in (*lanes, base):
+            _warm_up(lane, seconds_left)
     for _ in range(MAX_ROUNDS):
         contenders = [lane for lane in lanes if not lane.done]
         if base.seconds and seconds_left() <= 0:
             break
         if not contenders and (lanes or len(base.seconds) >= LEAST_ROUNDS):
             break
-        _round(base, contenders, calls, dice)
+        _round(base, contenders, dice)
         _settle(lanes, margin, best)
     return [_timing(lane) for lane in lanes], _timing(base)
 
@@ -114,13 +129,20 @@ def calls_per_sample(one_call_s: float) -> int:
     return max(row, min(1000, math.ceil(MIN_SPAN_S / once_s)))
 
 
-def _round(base: _Lane, contenders: Sequence[_Lane], calls: int, dice: random.Random) -> None:
+def _warm_up(lane: _Lane, seconds_left: Callable[[], float]) -> None:
+    warm_s = 0.0
+    for _ in range(round(_WARM_S / MIN_SPAN_S) + 1):  # as many spans at most, whatever the clock says
+        if warm_s >= _WARM_S or seconds_left() <= 0:
+            return
+        calls = lane.calls
+        warm_s += calls * lane.sample()
+
+
+def _round(base: _Lane, contenders: Sequence[_Lane], dice: random.Random) -> None:
     order = [base, *contenders]
     dice.shuffle(order)
     for lane in order:
-        # By its own time: a slow candidate would multiply its cost by a batch, a fast one needs more of it.
-        count = calls_per_sample(lane.seconds[-1]) if lane.seconds else calls
-        lane.seconds.append(lane.sampler(count))
+        lane.seconds.append(lane.sample())
     for lane in contenders:
         lane.ratios.append(lane.seconds[-1] / max(base.seconds[-1], 1e-9))
 
