@@ -10,9 +10,11 @@ from autoloop._plan import Plan
 from autoloop._records import Trial
 from autoloop._space import Space
 
-#: Compile time grows faster than the program: from 16 to 200 copies of a scalar body it took 40 times as
-#: long (jax 0.10.2, CPU), an exponent of 1.7; larger bodies grow less steeply.
+#: What copies add to compile time grows faster than the program: from 16 to 200 copies of a scalar body it took 40
+#: times as long (jax 0.10.2, CPU), an exponent of 1.5; larger bodies grow less steeply.
 _COMPILE_EXPONENT = 1.5
+#: Copies are taken to make up at least this part of a build, however little it took beyond as written.
+_LEAST_GROWN = 0.1
 #: A dispatched call costs at least this on any machine known to us, in seconds.
 _DISPATCH_S = 2e-6
 #: Dispatches that alone take this many times as long as written can't pay.
@@ -29,17 +31,26 @@ Trials = Mapping[Plan, Trial]
 
 def build_s(plan: Plan, space: Space, trials: Trials) -> tuple[float, str]:
     """Seconds to build a plan, from the built plan that is nearest in size; and that plan's text."""
-    size = space.size(plan)  # 0 for bodies without an equation
+    size, written = max(space.size(plan), 1.0), max(space.size(Plan()), 1.0)  # 0 for bodies without an equation
     built = [(p, t) for p, t in trials.items() if t.ok and t.compile_s is not None]
     loops = {c.path for c in plan.choices}
     alike = [(p, t) for p, t in built if {c.path for c in p.choices} == loops]
     # Plans that change the same loops foretell best; one of them at least must have copies to tell.
-    built = alike if any(space.size(p) > space.size(Plan()) for p, _ in alike) else built
-    near, trial = min(built, key=lambda pt: abs(math.log(max(size, 1.0) / max(space.size(pt[0]), 1.0))))
-    # One copy tells little of what many cost: most of its time does not grow with them.
-    exponent = 1.0 if space.size(near) <= space.size(Plan()) else _COMPILE_EXPONENT
-    growth = max(1.0, size / max(space.size(near), 1.0)) ** exponent
-    return trial.build_s * growth, str(near)
+    built = alike if any(space.size(p) > written for p, _ in alike) else built
+    near, trial = min(built, key=lambda pt: abs(math.log(size / max(space.size(pt[0]), 1.0))))
+    known, near_s = max(space.size(near), 1.0), trial.build_s
+    if size <= known:
+        return near_s, str(near)
+    if known <= written:  # one copy tells little of what many cost: most of its time does not grow with them
+        return near_s * size / known, str(near)
+    sizes = [(max(space.size(p), 1.0), t.build_s) for p, t in [(Plan(), trials[Plan()]), *built]]
+    below, below_s = max(pair for pair in sizes if pair[0] < known)
+    grown_s = max(near_s - below_s, _LEAST_GROWN * near_s)
+    return near_s + grown_s * _between(known, size) / _between(below, known), str(near)
+
+
+def _between(small: float, large: float) -> float:
+    return float(large**_COMPILE_EXPONENT - small**_COMPILE_EXPONENT)
 
 
 def twin_lost(plan: Plan, best: Plan, space: Space, trials: Trials) -> str:

@@ -27,7 +27,7 @@ _CLIFF = 2.0
 _FINALISTS = 3
 _FINAL_SHARE = 0.2
 #: A plan whose building may take more than this part of the budget waits until the others were tried.
-_DEAR_SHARE = 0.15
+_DEAR_SHARE = 0.2
 #: The same for a choice of several loops at once, which few plans make.
 _TOGETHER_SHARE = 0.4
 #: How many plans each set of XLA options is tried with.

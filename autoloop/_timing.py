@@ -31,8 +31,8 @@ MIN_SPAN_S = 1e-3
 #: took 3.5 ms a call in turn with as written, 2.0 ms called again and again (2 cores, jax 0.10.2). Bare matrix
 #: products showed nothing of it; what it comes from is not known.
 _IN_A_ROW, _ROW_S = 4, 1e-2
-#: Where calls are as short as that, all contenders are called for this long before they are timed. After a pause, as
-#: for compiling, some programs take twice the time, as written not: `0=associative` of garch in benchmarks/nests.py
+#: Where as written takes less, all contenders are called for this long before they are timed. After a pause, as for
+#: compiling, some programs take twice the time, as written not: `0=associative` of garch in benchmarks/nests.py
 #: took 32 us a call, but 50 to 90 us for 0.03 to 0.1 s after a pause of 0.05 s (2 cores, jax 0.10.2). A race of
 #: short calls would be over before.
 _WARM_S = 0.05
@@ -108,7 +108,7 @@ def race(
     dice = random.Random(seed)
     base = _Lane(baseline)
     lanes = [_Lane(*candidate) for candidate in candidates]
-    if base.sample() < _ROW_S:
+    if base.sample() < _WARM_S:
         for lane in (*lanes, base):
             _warm_up(lane, seconds_left)
     for _ in range(MAX_ROUNDS):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoloop import _choose, _space
+from autoloop import _choose, _foretell, _space
 from autoloop._choose import Rules, choose
 from autoloop._plan import Choice, Plan
 from autoloop._records import Budget, Status, Trial
@@ -269,6 +269,24 @@ def test_a_build_that_would_not_fit_is_predicted_and_skipped():
     assert full.status is Status.SKIPPED
     assert "building would take about" in full.reason
     assert "predicted from 0=unroll(16)" in full.reason
+
+
+@pytest.mark.parametrize(
+    ("built", "wanted", "least_s", "most_s"),
+    [
+        ({"as-written": 1.0}, "0=unroll(4)", 4.0, 4.0),  # nothing is known of what copies add
+        ({"as-written": 1.0, "0=unroll(2)": 1.2}, "0=unroll(4)", 1.4, 2.0),  # most of it does not grow with them
+        ({"as-written": 1.0, "0=unroll(2)": 2.0}, "0=unroll(4)", 4.0, 6.0),
+        ({"as-written": 1.0, "0=unroll(2)": 1.2, "0=unroll(4)": 1.6}, "0=unroll(8)", 2.4, 3.0),
+        ({"as-written": 1.0, "0=unroll(2)": 0.9}, "0=unroll(100)", 40.0, 90.0),  # no growth seen yet is no promise
+        ({"as-written": 1.0, "0=unroll(8)": 3.0}, "0=unroll(4)", 3.0, 3.0),  # no more than more copies took
+    ],
+)
+def test_build_times_are_foretold_from_what_copies_added(built, wanted, least_s, most_s):
+    trials = {Plan.parse(text): trial(text, 1.0, build=seconds) for text, seconds in built.items()}
+    found_s, source = _foretell.build_s(Plan.parse(wanted), space([axis((0,))]), trials)
+    assert least_s <= found_s <= most_s
+    assert source in built
 
 
 def test_dear_plans_wait_until_the_cheap_ones_were_tried():

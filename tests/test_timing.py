@@ -136,7 +136,7 @@ def test_short_calls_are_called_for_a_while_before_they_are_timed(base_s, other_
 
 
 def test_calls_that_are_not_short_are_not_called_for_nothing():
-    base, other = Fake(1e-2), Fake(5e-3)
+    base, other = Fake(6e-2), Fake(5e-2)
     (timing,), _ = race(base, [other], 0.03, forever)
     assert (base.calls - 1, other.calls) == (timing.rounds, timing.rounds)
 
