@@ -35,6 +35,8 @@ ROUNDS = 21
 #: Where it is itself a plan that the search may try, its text is given: then it was missed for want of
 #: budget, or the trials could not tell it from what was chosen.
 WHY: dict[str, str] = {
+    "langevin": "by hand the random numbers of all blocks are drawn at once: no form merges an outer loop with "
+    "the loop inside it",
     "echo_state": "by hand the steps of all blocks are one loop, its products taken over all of them at once: "
     "no form merges an outer loop with the loop inside it",
     "garch": "by hand the likelihood's own terms are left out of the loop before it is differentiated, so that "
