@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _host, _installed, _jaxpr, _legal, _outline
+from autoloop import _apply, _host, _installed, _jaxpr, _legal, _outline, _owned
 from autoloop._function import Args, Function, Kwargs
 from autoloop._loops import Loop, find_loops
+from autoloop._pace import Pace
 from autoloop._plan import Plan
 from autoloop._plans import ALL_FORMS, runs_on_host
-from autoloop._signature import CallKey, call_key
+from autoloop._signature import CallKey, call_key, program_part
 
 _log = logging.getLogger("autoloop")
 
@@ -51,12 +54,32 @@ class Planned:
             return function.fun(*args, **kwargs)
         leaves, tree, static = function.flatten(args, kwargs)
         key = call_key(tree, leaves, static)
-        if (host := self.hosts.get(key)) is not None:
+        if (host := self._host(key, leaves, tree, static)) is not None:
             return Found(host, jnp.int32(0))
         plan = self.plans.get(key)
         if plan is None:
             raise Miss
         return function.emit(plan, args, kwargs)
+
+    def _host(self, key: CallKey, leaves: Sequence[Any], tree: Any, static: tuple[Any, ...]) -> HostProgram | None:
+        """The host program of a signature, made anew where the function no longer traces to what it is of.
+
+        jit traces a signature once more after `jax.clear_caches()`, and where a setting has changed that no
+        key of ours holds: a mesh in force, say.
+        """
+        if (host := self.hosts.get(key)) is None:
+            return None
+        args, kwargs = self._function.unflatten([_jaxpr.struct(jax.typeof(x)) for x in leaves], tree, static)
+        program = Program.trace(self._function, key, args, kwargs)  # jax has it in its cache, if nothing has changed
+        if program is None:
+            raise Miss
+        if program.same_as(host.program):
+            return host
+        del self.hosts[key]
+        if program.why_not(host.plan):
+            self.plans[key] = Plan()
+            return None
+        return self.hosts.setdefault(key, HostProgram(program, host.plan))
 
 
 class Candidate(Protocol):
@@ -96,10 +119,13 @@ class OneProgram:
 class HostProgram:
     """A candidate whose outer loops run in Python."""
 
-    def __init__(self, function: Function, traced: _jaxpr.Traced, run: _host.Runnable) -> None:
-        self._function, self._traced, self._run = function, traced, run
-        self._out_avals = _jaxpr.out_avals(traced.jaxpr)
-        self._constants = frozenset(map(id, traced.jaxpr.consts))
+    def __init__(self, program: Program, plan: Plan, watched: tuple[tuple[int, ...], Pace] | None = None) -> None:
+        self.program, self.plan = program, plan
+        block, constants = program.owned
+        self._run = _apply.Applied(plan, ALL_FORMS, watched).build_block(block)
+        self._function, traced = program.function, program.traced
+        self._out_tree, self._out_avals = traced.out_tree, _jaxpr.out_avals(traced.jaxpr)
+        self._constants = frozenset(map(id, constants))
         self._consumed = _host.consumed(traced.jaxpr, traced.donated)
         self._fits = False
 
@@ -117,16 +143,12 @@ class HostProgram:
     def call_flat(self, leaves: Sequence[Any]) -> Any:
         """The call with its dynamic leaves at hand."""
         values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
-        outs = self._conform(self._unshared(self._run_pieces(values), values))
+        with _within():
+            outs = self._conform(self._unshared(self._run(*values), values))
+        if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
+            outs = _checked(outs)
         self._give_up(leaves)
-        return jax.tree.unflatten(self._traced.out_tree, outs)
-
-    def _run_pieces(self, values: Sequence[Any]) -> list[Any]:
-        """The outputs; a guard against transfers does not see those of literals, which are part of the program."""
-        if jax.config.jax_transfer_guard_host_to_device in (None, "allow"):  # type: ignore[attr-defined]
-            return self._run(*values)
-        with jax.transfer_guard_host_to_device("allow"):
-            return self._run(*values)
+        return jax.tree.unflatten(self._out_tree, outs)
 
     def _conform(self, outs: list[Any]) -> list[Any]:
         """The outputs with the weak types that they have as written; which they need is the same at each call."""
@@ -148,6 +170,25 @@ class HostProgram:
         for position in self._consumed:
             if isinstance(leaf := leaves[position], jax.Array) and not leaf.is_deleted():
                 leaf.delete()
+
+
+@contextlib.contextmanager
+def _as_one_program() -> Iterator[None]:
+    """Inside a program literals are no transfers, and only its outputs are looked at for NaNs."""
+    with jax.transfer_guard_host_to_device("allow"), jax.debug_nans(False), jax.debug_infs(False):
+        yield
+
+
+def _within() -> contextlib.AbstractContextManager[None]:
+    config: Any = jax.config
+    watches = config.jax_debug_nans or config.jax_debug_infs
+    if not watches and config.jax_transfer_guard_host_to_device in (None, "allow"):
+        return contextlib.nullcontext()
+    return _as_one_program()
+
+
+#: Has jax look at values as at a program's outputs, under `jax_debug_nans`.
+_checked = jax.jit(lambda outs: outs)
 
 
 class Found(NamedTuple):
@@ -182,6 +223,19 @@ class Program:
             block = _outline.outline(traced.jaxpr)
             return cls(function, key, traced, block, find_loops(block))
 
+    @functools.cached_property
+    def owned(self) -> tuple[_outline.Block, tuple[Any, ...]]:
+        """The block with constants of its own, and these constants: for what is given them at each call."""
+        jaxpr, constants = _owned.owned(self.traced.jaxpr)
+        return _outline.outline(jaxpr), constants
+
+    def same_as(self, other: Program) -> bool:
+        """Whether both compute the same, their constants included."""
+        if self.traced.jaxpr is other.traced.jaxpr:
+            return True
+        texts = [program_part(program.traced.jaxpr) for program in (self, other)]
+        return texts[0] == texts[1] and _owned.same(self.owned[1], other.owned[1])
+
     @property
     def effects(self) -> tuple[str, ...]:
         """Side effects of the program; such a program is not tuned."""
@@ -207,5 +261,4 @@ class Program:
         """The plan, ready to be compiled and called."""
         if not runs_on_host(plan):
             return OneProgram(Planned(self.function, {self.key: plan}, plan.options))
-        run = _apply.Applied(plan, ALL_FORMS).build_block(self.block)
-        return HostProgram(self.function, self.traced, run)
+        return HostProgram(self, plan)

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from autoloop import _apply, _config, _progress
+from autoloop import _config, _progress
 from autoloop._call import Call
 from autoloop._decision import Decision, parsed
 from autoloop._function import Function
@@ -26,7 +26,7 @@ from autoloop._loops import Loop
 from autoloop._options import Options
 from autoloop._pace import Pace
 from autoloop._plan import Choice, Plan
-from autoloop._plans import ALL_FORMS, runs_on_host
+from autoloop._plans import runs_on_host
 from autoloop._processes import Group
 from autoloop._program import HostProgram, Program
 from autoloop._records import AutoloopWarning, Record, Status, UnsupportedJaxError
@@ -80,8 +80,7 @@ class Watched:
     def of(cls, program: Program, plan: Plan, loop: Loop, steers: bool) -> Watched:
         """The program in this plan, with a bar over `loop`."""
         pace = Pace(loop.length, steers)
-        run = _apply.Applied(plan, ALL_FORMS, (loop.path, pace)).build_block(program.block)
-        host = HostProgram(program.function, program.traced, run)
+        host = HostProgram(program, plan, (loop.path, pace))
         return cls(program.function.name, plan, loop, pace, host)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

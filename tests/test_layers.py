@@ -16,7 +16,7 @@ ROWS = (
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh", "_pace"},
     {"_installed", "_choose"},
     {"_config", "_jaxpr", "_timing", "_wisdom", "_listeners"},
-    {"_outline", "_chain", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs"},
+    {"_outline", "_chain", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs", "_owned"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
     {"_host", "_plan", "_estimate", "_carries", "_specfile", "_explain", "_kept"},
     {"_form", "_space", "_crew", "_runner", "_why"},

@@ -33,7 +33,7 @@ def heard():
 
 @pytest.fixture
 def total(quick):
-    @autoloop.autoloop(forms=["inline"], budget_s=1)
+    @autoloop.autoloop(forms=["inline"], budget_s=60)
     def total(xs):
         return lax.scan(lambda c, x: (c * 0.5 + x, None), 0.0, xs)[0]
 
@@ -49,7 +49,7 @@ def test_a_record_is_heard_of_once(total, heard):
 
 def test_what_is_remembered_or_not_tuned_is_not_heard_of(total, heard):
     total(XS)
-    again = autoloop.autoloop(forms=["inline"], budget_s=1)(total.__wrapped__)
+    again = autoloop.autoloop(forms=["inline"], budget_s=60)(total.__wrapped__)
     again(XS)
     autoloop.autoloop(jnp.sin)(XS)
     jax.jit(total)(jnp.arange(5.0))

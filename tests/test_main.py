@@ -20,7 +20,9 @@ def record(*trials, winner="as-written", **changes):
 
 @pytest.fixture
 def stored(tunings):
-    fun = autoloop(lambda x: lax.scan(lambda c, _: (c * 0.5, None), x, None, length=3)[0], forms=["inline"], budget_s=1)
+    fun = autoloop(
+        lambda x: lax.scan(lambda c, _: (c * 0.5, None), x, None, length=3)[0], forms=["inline"], budget_s=60
+    )
     return fun.warmup(jnp.float32(1.0))
 
 

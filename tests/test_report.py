@@ -164,7 +164,7 @@ XS = jnp.arange(4.0)
 
 @pytest.fixture
 def total(quick):
-    @autoloop(forms=["inline"], budget_s=1)
+    @autoloop(forms=["inline"], budget_s=60)
     def total(xs):
         return lax.scan(lambda c, x: (c * 0.5 + x, None), 0.0, xs)[0]
 

@@ -150,7 +150,7 @@ SECONDS = {
 
 @pytest.mark.parametrize("name", SECONDS)
 def test_the_cost_of_a_plan_is_that_of_the_slowest_process(name, tmp_path, monkeypatch):
-    some = Processes(tmp_path)
+    some = Processes(tmp_path, budget_s=300)
     monkeypatch.setattr(_runner.Runner, "sample", lambda self, plan, calls: SECONDS[name][some.own.rank][str(plan)])
     all_same(some.run())
     assert some.plans() == ["0=inline" if name == "all are fast" else "as-written"] * 2

@@ -23,7 +23,7 @@ ARGS = (ramp(2), ramp(3, 2))
 
 @pytest.fixture
 def looped():
-    return autoloop.autoloop(budget_s=5, forms=["inline", "unroll"])(decay)
+    return autoloop.autoloop(budget_s=60, forms=["inline", "unroll"])(decay)
 
 
 @pytest.fixture
