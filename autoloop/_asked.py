@@ -112,7 +112,11 @@ class Asked(Generic[P, R]):
         record = None if known is None else known.record
         if settings.mode == "off":
             return record and with_forced(record, f"{Plan()} (mode 'off')")
-        return record if forced is None else with_forced(record or self._nothing(call, forced.plan), str(forced.plan))
+        if forced is None:
+            return record
+        wanted = check_plan(settings.plan or "")
+        text = f"{forced.plan}" if forced.plan == wanted else f"{forced.plan} (as {wanted} does not fit)"
+        return with_forced(record or self._nothing(call, forced.plan), text)
 
     def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:
         """The plans that tuning may try for these arguments, as written first; none is tried now."""

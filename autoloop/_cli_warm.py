@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from autoloop import _config, _doctor, _explain, _progress, _wanted, _warm
+from autoloop import _config, _doctor, _explain, _miss, _progress, _wanted, _warm
 from autoloop._call import Call
 from autoloop._cli import Commands, ProblemError, answer, counted, own_store
 from autoloop._specfile import SpecError
@@ -121,11 +121,21 @@ def _of_target(target: str, specs: str | None) -> _Found:
         raise SpecError(f"explain {target} needs --specs: the arguments of the call")
     found: _Found = []
     for job in _warm.jobs([target], _warm.specs(specs)):
-        fun = _warm.function(job.target)
-        args, kwargs = job.signature
-        reply = fun._decider.explain(Call.keeping(fun._function, args, kwargs), _config.current(fun._options.mode))
+        reply = _explained(job)
         found.append((reply.text, reply.miss))
     return found
+
+
+def _explained(job: _warm.Job) -> _miss.Answer:
+    fun, (args, kwargs) = _warm.function(job.target), job.signature
+    try:
+        call = Call.keeping(fun._function, args, kwargs)
+        return fun._decider.explain(call, _config.current(fun._options.mode))
+    except Exception as error:  # the user's function may raise anything on arguments of the wrong kind
+        first = (str(error).strip().splitlines() or [""])[0]
+        problem = f"{job.target} can't be traced with these specs: {type(error).__name__}: {first}"
+        hint = 'in JSON [...] is a list; write {"tuple": [...]} where the function takes a tuple'
+        raise SpecError(f"{problem}; {hint}") from error
 
 
 def _miss_data(text: str, miss: _explain.Miss | None) -> dict[str, Any]:

@@ -182,6 +182,13 @@ def test_a_forced_plan_is_in_force_and_the_report_says_so(total):
     assert "forced" not in str(total.report(XS))
 
 
+@pytest.mark.filterwarnings("ignore:autoloop. the forced plan does not fit")
+def test_a_forced_plan_that_does_not_fit_is_not_said_to_be_in_force(total):
+    total(XS)
+    with settings(plan="7=inline"):
+        assert "plan in force: as-written (as 7=inline does not fit), forced; the rem" in str(total.report(XS))
+
+
 def test_a_forced_plan_has_a_report_even_if_nothing_is_remembered(total, monkeypatch, own_store):
     monkeypatch.setenv("AUTOLOOP_PLAN", "0=unroll(2)")
     assert str(total.plan(XS)) == "0=unroll(2)"

@@ -355,6 +355,16 @@ def test_explain_needs_specs(module, capsys):
     assert "needs --specs: the arguments of the call" in capsys.readouterr().err
 
 
+def test_explain_of_specs_that_the_function_can_not_take(module, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", "users_module:total", "--specs", '{"args": [["f32[5,2]", "f32[3]"]]}'])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert "users_module:total can't be traced with these specs: " in error
+    assert 'write {"tuple": [...]} where the function takes a tuple' in error
+    assert "Traceback" not in error
+
+
 # ------------------------------------------------ the doctor
 
 
