@@ -242,6 +242,7 @@ class Autoloop(Asked[P, R]):
         if isinstance(candidate, HostProgram):
             self._planned.hosts[call.key] = candidate
             self._dispatch_anew()
+            self._fast(*call.args, **call.kwargs)  # computes nothing, but takes it in while all is as it was traced
             return candidate
         if not self._planned.plans and not self._planned.hosts and isinstance(candidate, OneProgram):
             # The trial compiled this very program: take its jit over instead of compiling again.

@@ -58,7 +58,7 @@ def _with_own(eqn: Any, copies: list[Any]) -> Any:
 def _copy(value: Any, aval: Any) -> Any:
     if isinstance(value, jax.Array):
         return _jaxpr.conform(jnp.copy(value), aval)
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "__array__"):  # numpy's, or a wrapper of jax around one
         # On a CPU the device may share the memory of what it is given.
         return _jaxpr.conform(jax.device_put(np.array(value)), aval)
     return value

@@ -69,8 +69,11 @@ class Planned:
         """
         if (host := self.hosts.get(key)) is None:
             return None
+        if not host.handed_out:
+            host.handed_out = True
+            return host
         args, kwargs = self._function.unflatten([_jaxpr.struct(jax.typeof(x)) for x in leaves], tree, static)
-        program = Program.trace(self._function, key, args, kwargs)  # jax has it in its cache, if nothing has changed
+        program = Program.trace(self._function, key, args, kwargs)
         if program is None:
             raise Miss
         if program.same_as(host.program):
@@ -79,7 +82,9 @@ class Planned:
         if program.why_not(host.plan):
             self.plans[key] = Plan()
             return None
-        return self.hosts.setdefault(key, HostProgram(program, host.plan))
+        host = self.hosts[key] = HostProgram(program, host.plan)
+        host.handed_out = True
+        return host
 
 
 class Candidate(Protocol):
@@ -121,6 +126,8 @@ class HostProgram:
 
     def __init__(self, program: Program, plan: Plan, watched: tuple[tuple[int, ...], Pace] | None = None) -> None:
         self.program, self.plan = program, plan
+        #: Whether a dispatching jit gave it for a signature: if it traces that once more, something has changed.
+        self.handed_out = False
         block, constants = program.owned
         self._run = _apply.Applied(plan, ALL_FORMS, watched).build_block(block)
         self._function, traced = program.function, program.traced
@@ -231,8 +238,6 @@ class Program:
 
     def same_as(self, other: Program) -> bool:
         """Whether both compute the same, their constants included."""
-        if self.traced.jaxpr is other.traced.jaxpr:
-            return True
         texts = [program_part(program.traced.jaxpr) for program in (self, other)]
         return texts[0] == texts[1] and _owned.same(self.owned[1], other.owned[1])
 
