@@ -114,8 +114,8 @@ class Asked(Generic[P, R]):
             return record and with_forced(record, f"{Plan()} (mode 'off')")
         if forced is None:
             return record
-        wanted = check_plan(settings.plan or "")
-        text = f"{forced.plan}" if forced.plan == wanted else f"{forced.plan} (as {wanted} does not fit)"
+        text, wanted = str(forced.plan), str(Plan.parse(str(settings.plan)))
+        text += "" if text == wanted else f" (as {wanted} does not fit)"
         return with_forced(record or self._nothing(call, forced.plan), text)
 
     def plans(self, /, *args: P.args, **kwargs: P.kwargs) -> list[Plan]:

@@ -31,7 +31,7 @@ _log = logging.getLogger("autoloop")
 #: How many budgets another thread waits for a tuning to end before it runs as written.
 _PATIENCE = 2.0
 
-#: A plan tried on a shortened program is demoted if a whole call takes this much longer than it may.
+#: A plan tried on a shortened program is demoted if a whole call takes this much longer than foretold.
 _DEMOTE_ABOVE = 1.1
 
 

@@ -150,12 +150,19 @@ class HostProgram:
     def call_flat(self, leaves: Sequence[Any]) -> Any:
         """The call with its dynamic leaves at hand."""
         values = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in leaves]
-        with _within():
-            outs = self._conform(self._unshared(self._run(*values), values))
-        if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
-            outs = _checked(outs)
+        config: Any = jax.config
+        watches = config.jax_debug_nans or config.jax_debug_infs
+        if watches or config.jax_transfer_guard_host_to_device not in (None, "allow"):
+            with _as_one_program():
+                outs = self._outputs(values)
+            outs = _checked(outs) if watches else outs
+        else:
+            outs = self._outputs(values)
         self._give_up(leaves)
         return jax.tree.unflatten(self._out_tree, outs)
+
+    def _outputs(self, values: list[Any]) -> list[Any]:
+        return self._conform(self._unshared(self._run(*values), values))
 
     def _conform(self, outs: list[Any]) -> list[Any]:
         """The outputs with the weak types that they have as written; which they need is the same at each call."""
@@ -184,14 +191,6 @@ def _as_one_program() -> Iterator[None]:
     """Inside a program literals are no transfers, and only its outputs are looked at for NaNs."""
     with jax.transfer_guard_host_to_device("allow"), jax.debug_nans(False), jax.debug_infs(False):
         yield
-
-
-def _within() -> contextlib.AbstractContextManager[None]:
-    config: Any = jax.config
-    watches = config.jax_debug_nans or config.jax_debug_infs
-    if not watches and config.jax_transfer_guard_host_to_device in (None, "allow"):
-        return contextlib.nullcontext()
-    return _as_one_program()
 
 
 #: Has jax look at values as at a program's outputs, under `jax_debug_nans`.

@@ -198,7 +198,7 @@ class Bench:
     def _cost(self, ready: Ready, baseline: Ready) -> _timing.Cost:
         """What a plan's ratio is worth by the rules: where building counts, a slower plan may be the better one."""
         base = baseline.trial.replace(run_s=baseline.trial.run_s or self._scale(baseline.first_s))
-        return lambda ratio: cost(_built(ready), base, self._rules, ratio)
+        return lambda ratio: cost(_built(ready, ready.trial), base, self._rules, ratio)
 
     def _sampler(self, ready: Ready) -> _timing.Sampler:
         plan = Plan.parse(ready.trial.plan)
@@ -222,16 +222,15 @@ def _timed(ready: Ready, timing: _timing.Timing) -> Trial:
         ratio_high=ratio.high,
         rounds=timing.rounds,
     )
-    ready.trial = trial
-    return _built(ready)
+    return _built(ready, trial)
 
 
-def _built(ready: Ready) -> Trial:
-    """The trial of a plan with the seconds that compiling took, also where it compiles while it runs."""
+def _built(ready: Ready, trial: Trial) -> Trial:
+    """The trial with the seconds that compiling took, also where the plan compiles while it runs."""
     if not ready.cost.lazy or ready.later_s == math.inf:
-        return ready.trial
+        return trial
     # What the first call took beyond a later one.
-    return ready.trial.replace(compile_s=max(0.0, ready.first_s - ready.later_s))
+    return trial.replace(compile_s=max(0.0, ready.first_s - ready.later_s))
 
 
 def _first_line(error: Exception) -> str:
