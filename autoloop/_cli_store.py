@@ -9,7 +9,7 @@ from typing import Any
 from autoloop import _report, _wisdom
 from autoloop._cli import Commands, ProblemError, answer, counted, own_store
 from autoloop._config import did_you_mean
-from autoloop._entries import Entry, age_s, entries
+from autoloop._entries import WISDOM, Entry, age_s, entries
 
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _MATCH: dict[str, Any] = {"metavar": "TEXT", "help": "only records whose function, arguments, device or key hold TEXT"}
@@ -17,7 +17,7 @@ _MATCH: dict[str, Any] = {"metavar": "TEXT", "help": "only records whose functio
 
 def add(commands: Commands) -> None:
     """Declares the commands of this module."""
-    commands.add("list", _list, "list the remembered records", {"--match": _MATCH})
+    commands.add("list", _list, "list the remembered records, those of AUTOLOOP_WISDOM too", {"--match": _MATCH})
     key = {"metavar": "KEY", "help": "a key or the beginning of one, as 'list' prints it, or a function's name"}
     commands.add("show", _show, "print one record: all trials, and why the winner won", {"key": key})
     age: dict[str, Any] = {"metavar": "AGE", "type": seconds_of, "help": "drop records older than AGE: 30d, 12h, 2w"}
@@ -38,7 +38,7 @@ def seconds_of(text: str) -> float:
 
 
 def _list(given: argparse.Namespace) -> int:
-    found = [entry for entry in entries(own_store()) if _chosen(entry, given.match)]
+    found = [entry for entry in entries(own_store(), wisdom=True) if _chosen(entry, given.match)]
     rows = [row(entry) for entry in found]
     answer(given, rows, _table(rows) if rows else "no records")
     return 0
@@ -70,7 +70,8 @@ def _state(entry: Entry) -> str:
         return f"unreadable: {entry.problem}"
     if entry.record.expires:
         return f"failed, tried again after {entry.record.expires}"
-    return "complete" if entry.record.complete else "partial"
+    where = ", of a wisdom file" if entry.where == WISDOM else ""
+    return ("complete" if entry.record.complete else "partial") + where
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from autoloop import _config, _doctor, _explain, _miss, _progress, _wanted, _warm
 from autoloop._call import Call
@@ -54,11 +54,11 @@ def _run_warm(given: argparse.Namespace) -> int:
             _usage(lambda name=target: _warm.function(name))  # type: ignore[misc]
     else:
         _usage(list)
-    with _Bar(len(work)) as bar:
+    with _Bar(len(work), sys.stderr if given.json else sys.stdout) as bar:
         done += _warm.warm(work, given.budget, store, bar.told)
     failed = sum(bool(one.problem) for one in done)
     said = f"{len(done) - failed} of {len(done)} are tuned" if done else "nothing is wanted"
-    lines = [] if bar.said and sys.stdout.isatty() else map(str, done)  # nobody wants to read them twice
+    lines = [str(one) for one in done if one not in bar.shown]  # nobody wants to read them twice
     answer(given, [one.to_dict() for one in done], "\n".join([*lines, said]))
     return 1 if failed else 0
 
@@ -66,12 +66,12 @@ def _run_warm(given: argparse.Namespace) -> int:
 class _Bar:
     """Shows which job is done: a tqdm bar where somebody watches and it is installed, else one line a job."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, lines_to: TextIO) -> None:
         kind = _progress.bar_class()
         self._bar = kind(total=total, desc="warming", unit="call") if kind is not None and total else None
-        self._total, self._count = total, 0
-        #: Whether every outcome was told to somebody who watches.
-        self.said = False
+        self._total, self._lines_to = total, lines_to
+        #: The outcomes that were written as lines.
+        self.shown: list[_warm.Done] = []
 
     def __enter__(self) -> _Bar:
         return self
@@ -81,13 +81,12 @@ class _Bar:
             self._bar.close()
 
     def told(self, done: _warm.Done) -> None:
-        self._count += 1
         if self._bar is not None:
             self._bar.update()
             self._bar.set_postfix_str(done.target)
         else:
-            print(f"[{self._count}/{self._total}] {done}", file=sys.stderr, flush=True)
-            self.said = sys.stderr.isatty() and self._count == self._total
+            self.shown.append(done)
+            print(f"[{len(self.shown)}/{self._total}] {done}", file=self._lines_to, flush=True)
 
 
 def _run_explain(given: argparse.Namespace) -> int:

@@ -14,14 +14,13 @@ import functools
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoloop._records import AutoloopWarning
+from autoloop._warning import warn
 
 MODES = ("tune", "cached", "strict", "off")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -101,7 +100,7 @@ def _warn_of_unknown_variables() -> None:
     for name in sorted(os.environ):
         if name.startswith("AUTOLOOP_") and name not in VARIABLES:
             known = f"autoloop reads {', '.join(VARIABLES)}{did_you_mean(name, VARIABLES)}"
-            warnings.warn(f"autoloop: the environment variable {name} has no effect; {known}", AutoloopWarning, 2)
+            warn(f"the environment variable {name} has no effect; {known}")
 
 
 def from_environment() -> Settings:

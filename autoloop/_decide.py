@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import threading
-import warnings
 from collections.abc import Hashable
 from dataclasses import replace
 
@@ -21,10 +20,11 @@ from autoloop._plan import Plan
 from autoloop._plans import runs_in_trace
 from autoloop._processes import Group
 from autoloop._program import Program
-from autoloop._records import AutoloopWarning, MissError, Record, UnsupportedJaxError
+from autoloop._records import MissError, Record, UnsupportedJaxError
 from autoloop._several import Question, Several
 from autoloop._stores import store_of
 from autoloop._tuner import Tuner
+from autoloop._warning import warn
 
 _log = logging.getLogger("autoloop")
 
@@ -258,7 +258,7 @@ class Decider:
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
-            warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
+            warn(text)
             self._warned.add(text)  # not if the warning was raised as an error: the next call raises again
 
     def _from_store(self, case: Case) -> Decision | None:

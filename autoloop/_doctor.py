@@ -145,7 +145,7 @@ def noise(clock: Callable[[], float] = time.perf_counter) -> Iterator[Finding]:
 
 
 def _noise(name: str, spread: float) -> Finding:
-    advice = "; trials will be vague: quiet the machine" if spread > _NOISY else ""
+    advice = "; trials will be vague: quiet the machine" if spread > _NOISY else f", {_NOISY:.0%} is fine"
     return Finding(name, LOOK if spread > _NOISY else FINE, f"runs of a fixed job spread by {spread:.0%}{advice}")
 
 

@@ -31,14 +31,14 @@ class Miss:
         arguments: of the call, as its signature writes them.
         nearest: the stored record that is nearest, None if there is none of this function or program.
         differences: what differs from it, one text each; or the one reason why an equal one can't be used.
-        store: the folder that was looked into.
+        places: where it was looked for.
     """
 
     function: str
     arguments: str
     nearest: Entry | None
     differences: tuple[str, ...]
-    store: str
+    places: str
 
     def __str__(self) -> str:
         head = f"{self.function}({self.arguments}): no record is remembered"
@@ -48,7 +48,7 @@ class Miss:
     def why(self) -> str:
         """The part that missed, in one sentence."""
         if self.nearest is None:
-            return f"{self.store} holds none of this function or program"
+            return f"nothing of this function or program is in {self.places}"
         near = self.nearest
         of = "" if near.function == self.function else f" of {near.function}"
         made = f", {near.record.created}" if near.record is not None and near.record.created else ""
@@ -69,16 +69,16 @@ def miss(
         unfit: why the record under this very key can't be used, where one is stored and readable.
     """
     every = entries(store, wisdom=True)
-    arguments, folder = parts.get("arguments", ""), f"the store {store.folder}"
+    arguments, places = parts.get("arguments", ""), store.places
     own = [entry for entry in every if entry.key == _signature.digest(parts)]
     if any(entry.record is not None for entry in own) and not unfit:
         return None
     if own:
         reason = unfit or f"it is of this very call, but can't be read: {own[-1].problem}"
-        return Miss(function, arguments, own[-1], (reason,), folder)
+        return Miss(function, arguments, own[-1], (reason,), places)
     near = nearest(function, parts, every)
     differing = () if near is None else tuple(differences(near.parts, parts, names))
-    return Miss(function, arguments, near, differing, folder)
+    return Miss(function, arguments, near, differing, places)
 
 
 def nearest(function: str, parts: Mapping[str, str], every: Sequence[Entry]) -> Entry | None:
@@ -108,7 +108,7 @@ def differences(old: Mapping[str, str], new: Mapping[str, str], names: Sequence[
     Args:
         old: named parts of the record.
         new: named parts of the call.
-        names: what to call the arguments, one name a leaf.
+        names: what to call the arguments, one name a leaf; without, they are counted as arrays.
     """
     found = [_program(old, new), *_arguments(old.get("arguments", ""), new.get("arguments", ""), names)]
     for name in dict.fromkeys([*new, *old]):
@@ -139,7 +139,7 @@ def _arguments(old: str, new: str, names: Sequence[str]) -> list[str]:
     before, after = old.split(), new.split()
     if len(before) != len(after):
         return [f"it had {len(before)} arrays as arguments, has {len(after)}"]
-    called = list(names) if len(names) == len(after) else [f"argument {i}" for i in range(len(after))]
+    called = list(names) if len(names) == len(after) else [f"array {i}" for i in range(len(after))]
     pairs = zip(called, before, after, strict=True)
     return [f"{name} was {was}, is {now}" for name, was, now in pairs if was != now]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 
 from autoloop import _why
 from autoloop._records import AS_WRITTEN, Record, Status, Trial
@@ -13,8 +14,9 @@ HEADER = ("plan", "run ms", "interval", "ratio", "build s", "memory", "error", "
 
 #: What the columns are. Figures of one row come from the same rounds, which is why a ratio is not a quotient.
 LEGEND = (
-    "run ms: median of a whole call, with its 95 % interval; build s: tracing+compiling; unclear: the ratio may be 1",
-    "ratio: median over paired rounds of the time / as written in the same round, so not the quotient of two run ms",
+    "run ms: median of a whole call, with its 95 % interval; build s: tracing+compiling",
+    "ratio: median over paired rounds of the time / as written in the same round, so not the quotient of two run ms; "
+    "unclear: its 95 % interval, which follows, holds 1",
 )
 
 #: What an argument's star is.
@@ -22,6 +24,9 @@ WEAK = "*: an argument of weak type, as a Python number is"
 
 #: A record's `environment` says under this name which plan is forced, where a report is asked for then.
 FORCED = "forced"
+
+#: Lines that are no table are wrapped at so many columns.
+COLUMNS = 100
 
 #: Of the plans that did not run for one reason, this many characters are named.
 _NAMED = 70
@@ -94,7 +99,13 @@ def _number(value: float | None, form: str, times: float = 1.0) -> str:
 def _span(trial: Trial) -> str:
     if trial.run_low_s is None or trial.run_high_s is None:
         return "-"
-    return "run once" if trial.rounds == 1 else f"{1e3 * trial.run_low_s:.4g}-{1e3 * trial.run_high_s:.4g}"
+    return "run once" if trial.rounds == 1 else f"{_brief(trial.run_low_s)}-{_brief(trial.run_high_s)}"
+
+
+def _brief(seconds: float) -> str:
+    """Milliseconds to three digits, none of them an exponent's."""
+    value = 1e3 * seconds
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _build(trial: Trial) -> str:
@@ -124,7 +135,9 @@ def verdict(trial: Trial, record: Record) -> str:
         return trial.reason
     if trial.ratio_high < 1:
         return "faster"
-    return "slower" if trial.ratio_low is not None and trial.ratio_low > 1 else "unclear"
+    if trial.ratio_low is not None and trial.ratio_low > 1:
+        return "slower"
+    return f"unclear, {trial.ratio_low or trial.ratio:.2f}-{trial.ratio_high:.2f}"
 
 
 def size_text(count: int | None) -> str:
@@ -247,5 +260,11 @@ def _paid(record: Record) -> str:
 def text(record: Record) -> str:
     """The whole report."""
     shown = [table(record)] if any(trial != Trial(trial.plan) for trial in record.trials) else []
-    blocks = ([*heading(record), decision(record)], shown, below(record), closing(record))
+    blocks = (wrapped([*heading(record), decision(record)]), shown, wrapped(below(record)), wrapped(closing(record)))
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def wrapped(lines: Iterable[str], columns: int = COLUMNS) -> list[str]:
+    """Lines that fit a terminal; what goes on in the next one is set in."""
+    wrapper = textwrap.TextWrapper(columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in wrapper.wrap(line)]

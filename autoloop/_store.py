@@ -13,7 +13,6 @@ import socket
 import sqlite3
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ import diskcache
 
 from autoloop import _signals, _wisdom
 from autoloop._disk import RefusedError, TextDisk, make_private
-from autoloop._records import AutoloopWarning, Record, RecordError
+from autoloop._records import Record, RecordError
+from autoloop._warning import warn
 
 _log = logging.getLogger("autoloop")
 
@@ -46,6 +46,7 @@ class Store:
         self.folder = folder
         self._wisdom_paths = tuple(wisdom)
         self._wisdom: dict[str, Record] | None = None
+        self._unusable: set[str] = set()
         self._cache: Any = None
         self._pid = 0
         self._broken = False
@@ -93,6 +94,13 @@ class Store:
     def notes(self, prefix: str) -> Iterator[tuple[str, str]]:
         """The texts whose key begins with a prefix that is not of records."""
         yield from self._attempt(lambda cache: _texts(cache, _keys(cache, prefix))) or ()
+
+    @property
+    def places(self) -> str:
+        """Where it looks, in a person's words; wisdom files that can't be used are said to be so."""
+        self._from_wisdom()
+        files = [f"{path} (which can't be used)" if path in self._unusable else path for path in self._wisdom_paths]
+        return ", nor in ".join([f"the store {self.folder}", *files])
 
     def wisdom(self) -> Mapping[str, Record]:
         """The records of the wisdom files, of which the first that holds a key counts."""
@@ -178,13 +186,17 @@ class Store:
         if self._wisdom is None:
             self._wisdom = {}
             for path in reversed(self._wisdom_paths):
-                self._wisdom.update(_read_wisdom(path))
+                try:
+                    self._wisdom.update(_wisdom.read(path))
+                except (OSError, ValueError) as error:
+                    self._unusable.add(path)
+                    _warn(f"the wisdom file {path} can't be used: {error}")
         return self._wisdom
 
 
 def _warn(text: str) -> None:
     _log.warning(text)
-    warnings.warn(f"autoloop: {text}", AutoloopWarning, stacklevel=2)
+    warn(text)
 
 
 def _record(text: Any, key: str) -> Record | None:
@@ -259,14 +271,6 @@ def _move_aside(folder: Path, error: Exception) -> None:
         if damaged.exists():
             damaged.rename(folder / f"{name}.damaged-{stamp}-{os.getpid()}")
     _warn(f"the store {folder} was damaged ({error}); it was moved aside and a new one begun")
-
-
-def _read_wisdom(path: str) -> dict[str, Record]:
-    try:
-        return _wisdom.read(path)
-    except (OSError, ValueError) as error:
-        _warn(f"the wisdom file {path} can't be used: {error}")
-        return {}
 
 
 def _is_dead(holder: Any) -> bool:

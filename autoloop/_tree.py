@@ -18,7 +18,7 @@ from autoloop._options import Options
 from autoloop._plan import Choice, Parameter, Plan
 from autoloop._plans import ALL_FORMS
 from autoloop._program import Program
-from autoloop._report import size_text
+from autoloop._report import COLUMNS, size_text, wrapped
 from autoloop._space import Space
 
 
@@ -107,7 +107,7 @@ class LoopTree:
 # ---------------------------------------------------------------- as text
 
 
-def _lines(loop: LoopNode) -> Iterator[str]:
+def _lines(loop: LoopNode, columns: int = COLUMNS) -> Iterator[str]:
     iterations = f"{loop.length:,} iteration{'' if loop.length == 1 else 's'}{', backwards' if loop.reverse else ''}"
     own = f", {_percent(loop.own_share)} its own" if loop.loops else ""
     carry, stacked = size_text(loop.carry_bytes), size_text(loop.stacked_bytes)
@@ -115,10 +115,10 @@ def _lines(loop: LoopNode) -> Iterator[str]:
     share = f"{_percent(loop.share)} of the work{own}"
     yield f"{loop.path}: {iterations}, {carry} carried, {stacked} stacked, {equations}, {share}"
     bar = "│ " if loop.loops else "  "
-    yield from (f"{bar} {line}" for line in _form_lines(loop.forms))
+    yield from (f"{bar} {line}" for line in wrapped(_form_lines(loop.forms), columns - len(bar) - 1))
     for number, inner in enumerate(loop.loops, 1):
         last = number == len(loop.loops)
-        first, *rest = _lines(inner)
+        first, *rest = _lines(inner, columns - 3)
         yield f"{'└─' if last else '├─'} {first}"
         yield from (f"{'  ' if last else '│ '} {line}" for line in rest)
 

@@ -19,8 +19,9 @@ from autoloop._choose import LEAST_ROUNDS, Rules, cost
 from autoloop._crew import ALONE, Crew
 from autoloop._inputs import Inputs
 from autoloop._plan import Plan
-from autoloop._records import AutoloopWarning, Budget, Status, Trial
+from autoloop._records import Budget, Status, Trial
 from autoloop._runner import Ready, Runner
+from autoloop._warning import warn
 
 _log = logging.getLogger("autoloop")
 
@@ -255,6 +256,5 @@ def guarded(work: Callable[[], Any], what: str, failed: Callable[[str], Any]) ->
         if _signals.from_handler(error):
             raise
         _log.warning("%s failed: %r", what, error, exc_info=_log.isEnabledFor(logging.DEBUG))
-        text = f"autoloop: {what} failed ({type(error).__name__}: {error}); running as written"
-        warnings.warn(text, AutoloopWarning, stacklevel=3)
+        warn(f"{what} failed ({type(error).__name__}: {error}); running as written")
         return failed(_first_line(error))

@@ -63,6 +63,8 @@ class Done:
             return f"{head}: failed: {self.problem}"
         faster = None if self.record.winner == AS_WRITTEN else self.record.gain
         how = f"tuned in {self.record.spent_s:.1f} s" if self.fresh else "was remembered"
+        if not self.record.complete:
+            how += f", partial: its budget of {self.record.budget_s:g} s ended the search"
         return f"{head}: {self.record.winner}{f', {faster:.2f}x as fast as written' if faster else ''}, {how}"
 
     def to_dict(self) -> dict[str, Any]:

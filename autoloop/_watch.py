@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import threading
-import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,7 +28,8 @@ from autoloop._plan import Choice, Plan
 from autoloop._plans import runs_on_host
 from autoloop._processes import Group
 from autoloop._program import HostProgram, Program
-from autoloop._records import AutoloopWarning, Record, Status, UnsupportedJaxError
+from autoloop._records import Record, Status, UnsupportedJaxError
+from autoloop._warning import warn
 
 _log = logging.getLogger("autoloop")
 
@@ -123,7 +123,7 @@ class Watches:
             # Its pace and bar serve one call at a time: a thread that comes meanwhile runs as usual.
             return found if found.lock.acquire(blocking=False) else None
         if found not in self._said:
-            warnings.warn(f"autoloop: no bar over {self._function.name}: {found}; it runs as usual", AutoloopWarning, 2)
+            warn(f"no bar over {self._function.name}: {found}; it runs as usual")
             self._said.add(found)
         return None
 

@@ -85,6 +85,11 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.3g}x"
 
 
+def _narrow(trial: Trial) -> bool:
+    """Whether the interval of a ratio tells enough."""
+    return trial.ratio is None or (trial.ratio_high or trial.ratio) - (trial.ratio_low or trial.ratio) <= _WIDE
+
+
 def _ends(trial: Trial) -> str:
     """A ratio by the ends of its interval."""
     low, high = trial.ratio_low or trial.ratio or 0.0, trial.ratio_high or trial.ratio or 0.0
@@ -120,16 +125,17 @@ def _body(written: Trial, choices: Mapping[Choice, Trial], facts: Mapping[str, _
     assert best.ratio is not None
     if (best.ratio_high or best.ratio) < 1:
         what = f"small{each}: part of the time is the loop's own, and {best.plan} saves {1 - best.ratio:.0%} of it all"
-    elif (best.ratio_high or best.ratio) - (best.ratio_low or best.ratio) > _WIDE:
+    elif (best.ratio_low or best.ratio) > 1:
+        much = f"{_times(best.ratio)} the time as written" if _narrow(best) else _ends(best)
+        lost = f"the best of its copies, {best.plan}, takes {much}"
+        what = f"too large to copy{each}: {lost}{_memory(written, facts, platform)}"
+    elif not _narrow(best):
         name = path_text(choice.path)
         return f"Too noisy to tell whether the body of loop {name} is small: {best.plan} takes {_ends(best)}."
-    elif (best.ratio_low or best.ratio) <= 1:
+    else:
         what = (
             f"large enough{each}: copies of it gain nothing that could be measured{_memory(written, facts, platform)}"
         )
-    else:
-        lost = f"the best of its copies, {best.plan}, takes {_times(best.ratio)} the time as written"
-        what = f"too large to copy{each}: {lost}{_memory(written, facts, platform)}"
     return f"The body of loop {path_text(choice.path)} is {what}."
 
 

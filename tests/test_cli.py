@@ -126,6 +126,15 @@ def test_list_in_json(store, capsys):
     assert re.search(r"\b(2[4-9]|[34]\d)\.\d h", text)
 
 
+def test_list_shows_wisdom_too(store, file, capsys, monkeypatch):
+    (key, record), (other, _) = keyed(make("m.f"), make("m.g")).items()
+    monkeypatch.setenv("AUTOLOOP_WISDOM", file("wisdom.json", make("m.g")))
+    store.put(key, record)
+    found = {row["key"]: row["state"] for row in json.loads(prints(["list", "--json"], capsys))}
+    assert found == {key: "complete", other: "complete, of a wisdom file"}
+    assert "dropped 1 record" in prints(["prune", "--older-than", "0s"], capsys)  # what a file holds is not ours
+
+
 def test_list_names_what_it_can_not_read(store, capsys):
     stale = {**make().to_dict(), "schema": 0}
     store._attempt(lambda cache: cache.set("old", json.dumps(stale)))

@@ -10,7 +10,18 @@ from helpers import ramp
 from jax import lax
 from jax.experimental import io_callback
 
-from autoloop import MissError, Record, Trial, _explain, _signature, _wanted, _wisdom, autoloop, settings
+from autoloop import (
+    AutoloopWarning,
+    MissError,
+    Record,
+    Trial,
+    _explain,
+    _signature,
+    _wanted,
+    _wisdom,
+    autoloop,
+    settings,
+)
 from autoloop._store import Store
 
 OLD = {
@@ -32,7 +43,7 @@ CHANGES = {
     "nothing": ({}, ["same program"]),
     "a shape": (
         {"program": "p2", "arguments": "f32[8] f32[64,129]"},
-        ["same program", "argument 1 was f32[64,128], is f32[64,129]"],
+        ["same program", "array 1 was f32[64,128], is f32[64,129]"],
     ),
     "a count": ({"program": "p2", "arguments": "f32[8]"}, ["same program", "it had 2 arrays as arguments, has 1"]),
     "a literal": (
@@ -73,7 +84,7 @@ def test_a_difference_is_said_in_words(name):
 def test_arguments_are_called_by_their_names():
     new = {**OLD, "program": "p2", "arguments": "f32[9] f32[64,128]"}
     assert "argument 0['w'] was f32[8], is f32[9]" in _explain.differences(OLD, new, ["argument 0['w']", "argument n"])
-    assert "argument 0 was f32[8], is f32[9]" in _explain.differences(OLD, new, ["one name too few"])
+    assert "array 0 was f32[8], is f32[9]" in _explain.differences(OLD, new, ["one name too few"])
 
 
 def test_parts_that_are_gone_are_said():
@@ -109,12 +120,22 @@ def keep(store, *records):
         store.put(_signature.digest(record.key), record)
 
 
+def test_wisdom_files_are_named_and_unusable_ones_said_to_be_so(tmp_path):
+    good, missing = tmp_path / "good.json", tmp_path / "missing.json"
+    _wisdom.write(good, {})
+    store = Store(tmp_path / "store", [str(good), str(missing)])
+    with pytest.warns(AutoloopWarning, match="missing.json"):
+        found = _explain.miss("m.f", OLD, store)
+    assert found.places == f"the store {store.folder}, nor in {good}, nor in {missing} (which can't be used)"
+    store.close()
+
+
 def test_an_empty_store_is_said(store):
     found = _explain.miss("m.f", OLD, store)
     assert found.nearest is None
     assert (
         str(found)
-        == f"m.f(f32[8] f32[64,128]): no record is remembered; {found.store} holds none of this function or program"
+        == f"m.f(f32[8] f32[64,128]): no record is remembered; nothing of this function or program is in {found.places}"
     )
 
 
@@ -141,7 +162,7 @@ def test_the_record_with_the_fewest_differences_is_the_nearest(store):
 
 def test_of_other_shapes_those_with_most_in_common_are_the_nearest(store):
     keep(store, make(arguments="f32[9] f32[1,1]"), make(arguments="f32[8] f32[1,1]", created="2025-01-01"))
-    assert _explain.miss("m.f", OLD, store).differences[-1] == "argument 1 was f32[1,1], is f32[64,128]"
+    assert _explain.miss("m.f", OLD, store).differences[-1] == "array 1 was f32[1,1], is f32[64,128]"
 
 
 def test_the_same_program_under_another_name_is_near(store):
@@ -204,7 +225,7 @@ def test_explain_says_where_a_call_goes_on_with_a_tuning(own_store):
 
 
 def test_explain_miss_of_a_call(tunings):
-    assert "holds none of this function" in total.explain_miss(XS, SCALE)
+    assert "nothing of this function" in total.explain_miss(XS, SCALE)
     total.warmup(XS, SCALE)
     assert "no miss, the record" in total.explain_miss(XS, SCALE)
     assert "remembered: 0=inline" in total.explain_miss(XS, SCALE)

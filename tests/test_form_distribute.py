@@ -902,7 +902,7 @@ def with_while_in_cond(x):
     return lax.scan(lambda c, v: (jnp.tanh(c + lax.cond(v > 0, loop, lambda u: u, v)), None), x[0], x)
 
 
-ONE = "every equation of the body is part of one recurrence through `c`, so nothing can move"
+ONE = "the whole body is one recurrence through `c`: nothing can move"
 REFUSED = {
     "one recurrence": (lambda x: lax.scan(lambda c, v: (jnp.tanh(c + v), c), 0.0, x), "all", ONE),
     "a call": (lambda x: lax.scan(jax.jit(lambda c, v: (jnp.tanh(c + v), c)), 0.0, x), "all", ONE),
@@ -914,17 +914,17 @@ REFUSED = {
     "a swap": (
         lambda x: lax.scan(lambda c, v: ((c[1], jnp.sin(c[0] * v)), None), (0.5, 1.0), x),
         "all",
-        "every equation of the body is part of one recurrence through `c[0]` and `c[1]`, so nothing can move",
+        "the whole body is one recurrence through `c[0]` and `c[1]`: nothing can move",
     ),
     "two recurrences": (
         lambda x: lax.scan(lambda c, v: ((jnp.sin(c[0]), jnp.cos(c[1] * v)), None), (0.5, 1.0), x),
         "all",
-        "every equation of the body is part of recurrences through `c[0]` and `c[1]`, so nothing can move",
+        "the whole body is recurrences through `c[0]` and `c[1]`: nothing can move",
     ),
     "many carries": (
         lambda x: lax.scan(lambda c, v: ((*c[1:], jnp.tanh(c[0] * v)), None), (x[0],) * 6, x),
         "all",
-        "every equation of the body is part of one recurrence through 6 carries, so nothing can move",
+        "the whole body is one recurrence through 6 carries: nothing can move",
     ),
     "half precision sums": (
         lambda x: lax.scan(lambda c, v: (c + v, None), jnp.bfloat16(0), x.astype(jnp.bfloat16)),

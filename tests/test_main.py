@@ -83,7 +83,7 @@ def test_the_demo_tries_the_classic_forms_and_answers(own_store):
     [
         (trial("0=python(1)", 2.0, 0.05), ["compiles faster", "It runs slower: 2 ms a call against 1 ms", "2.00x"]),
         (trial("0=python(1)", 0.5, 0.5), ["compiles slower", "It runs faster"]),
-        (trial("0=python(1)", 1.0, 0.1), ["compiles no faster", "neither faster nor slower"]),
+        (trial("0=python(1)", 1.0, 0.1), ["compiles about as fast", "neither faster nor slower"]),
         (
             trial("0=python(1)", 1.1).replace(ratio_low=0.7, ratio_high=2.2),
             ["Whether it runs faster can't be told, the measurements vary too much: 1.1 ms a call", "(0.70 to 2.20)"],

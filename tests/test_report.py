@@ -46,7 +46,7 @@ def test_the_table_ranks_what_was_tried():
     lines = _report.table(record(*TRIALS, winner="0=inline")).splitlines()
     plans = ["plan", "0=inline", "as-written", "0=unroll(4)", "0=unroll(2)", "0=python(1)"]
     assert [line.split()[0] for line in lines] == plans
-    ends = ["verdict", "chosen", "the baseline", "unclear", "slower", "wrong"]
+    ends = ["verdict", "chosen", "the baseline", "unclear, 0.95-1.05", "slower", "wrong"]
     assert all(line.endswith(end) for line, end in zip(lines, ends, strict=True))
     for cell in (" 0.5 ", " 0.45-0.55 ", " 0.500 ", " 0.02+0.10 ", " 4.1 kB ", " 0.0e+00 ", " 123 calls "):
         assert cell in lines[1]
@@ -70,8 +70,13 @@ def test_the_table_fits_120_columns_whatever_xla_options_a_plan_has():
     assert firsts[2:5] == ["0=python(16) 0/0=unroll(16) [a]", "0=python(16) 0/0=unroll(16) [b]", "[b]"]
 
 
-def test_no_line_of_the_legend_is_too_long():
-    assert max(map(len, _report.LEGEND)) <= 120
+def test_lines_around_the_table_are_wrapped():
+    late = [skipped(f"0=unroll({k})", "the budget was spent") for k in range(2, 30)]
+    whole = text(trial("as-written"), trial("0=inline", 0.5), *late)
+    table = _report.table(record(trial("as-written"), trial("0=inline", 0.5))).splitlines()
+    around = [line for line in whole.splitlines() if line not in table]
+    assert max(map(len, around)) <= _report.COLUMNS
+    assert "  two run ms; unclear: its 95 % interval, which follows, holds 1" in around
 
 
 @pytest.mark.parametrize(
@@ -103,8 +108,8 @@ def test_plans_that_did_not_run_are_one_line_for_each_reason():
         skipped(f"0/0=unroll({k})", f"building would take about {k}.5 s (predicted from {near})")
         for k, near in ((60, "0=inline"), (70, "as-written"))
     ]
-    lines = [line for line in text(trial("as-written"), *dear, *late).splitlines() if line.startswith("not run")]
-    assert lines == [
+    lines = _report.below(record(trial("as-written"), *dear, *late))
+    assert [line for line in lines if line.startswith("not run")] == [
         "not run: 28 plans, the budget was spent: "
         "0=unroll(2), 0=unroll(3), 0=unroll(4), 0=unroll(5), 0=unroll(6) and 23 more",
         "not run: 2 plans, building would take about 60.5 s (predicted from 0=inline); the others likewise: "

@@ -47,10 +47,11 @@ def test_the_tree_as_it_prints(tree):
         "      legal: unroll(2, 4, 8, 16, 30), inline",
         "      legal inside 0=python(1): python(1, 16), eager",
         "      `vmap`: iteration t reads `state['h']` written by t-1",
-        "      `distribute`: outside the recurrence through `state['h']` the body holds nothing worth moving (add)",
+        "      `distribute`: outside the recurrence through `state['h']` the body holds nothing worth moving",
+        "        (add)",
         "      `until`: no carry is kept under a condition, so none tells that the loop is over",
-        "      `associative`: dot_general makes `state['h']` neither affine in its last value nor a max or min of sums "
-        "with it",
+        "      `associative`: dot_general makes `state['h']` neither affine in its last value nor a max or",
+        "        min of sums with it",
     ]
 
 

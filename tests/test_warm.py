@@ -10,7 +10,20 @@ import pytest
 from helpers import assert_same, ramp
 from jax import lax
 
-from autoloop import MissError, _config, _decide, _doctor, _made, _progress, _wanted, _warm, autoloop, settings
+from autoloop import (
+    MissError,
+    Record,
+    Trial,
+    _config,
+    _decide,
+    _doctor,
+    _made,
+    _progress,
+    _wanted,
+    _warm,
+    autoloop,
+    settings,
+)
 from autoloop.__main__ import main
 from autoloop._store import Store
 
@@ -269,12 +282,11 @@ def test_warm_takes_specs_of_every_kind(module, tmp_path, tunings, capsys):
 def test_warm_goes_on_after_a_failure_and_names_it(module, tunings, capsys):
     targets = ["users_module:fails", "users_module:flat", "users_module:total"]
     assert main(["warm", *targets, "--specs", '["f32[3,2]"]', "--budget", "5"]) == 1
-    out, err = capsys.readouterr()
-    assert "users_module:fails(f32[3,2]): failed: ZeroDivisionError: division by zero" in out
-    assert "users_module:flat(f32[3,2]): failed: not tuned: there is no loop" in out
-    assert "users_module:total(f32[3,2]): 0=inline" in out
-    assert "1 of 3 are tuned" in out
-    assert "[3/3] users_module:total" in err
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[1/3] users_module:fails(f32[3,2]): failed: ZeroDivisionError: division by zero"
+    assert lines[1].startswith("[2/3] users_module:flat(f32[3,2]): failed: not tuned: there is no loop")
+    assert lines[2].startswith("[3/3] users_module:total(f32[3,2]): 0=inline")
+    assert lines[3:] == ["1 of 3 are tuned"]
     ((_, record),) = stored().items()
     assert record.budget_s == 5
     assert main(["warm", "users_module:total", "--specs", '["f32[3,2]"]']) == 0
@@ -300,7 +312,23 @@ def test_a_bar_is_shown_where_there_is_one(module, monkeypatch, capsys):
     monkeypatch.setattr(_progress, "bar_class", lambda: Bar)
     assert main(["warm", "users_module:total", "--specs", '["f32[3,2]"]']) == 0
     assert shown == [1, "update", "users_module:total", "closed"]
-    assert capsys.readouterr().err == ""
+    out, err = capsys.readouterr()
+    assert (out.count("users_module:total"), err) == (1, "")
+
+
+def test_outcomes_do_not_stand_in_the_json(module, tunings, capsys):
+    assert main(["warm", "users_module:total", "--specs", '["f32[3,2]"]', "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [one["plan"] for one in json.loads(out)] == ["0=inline"]
+    assert err.startswith("[1/1] users_module:total(f32[3,2]): 0=inline")
+
+
+def test_a_search_that_its_budget_ended_is_said_to_be_partial():
+    trials = Trial("as-written"), Trial("0=inline", ratio=0.5)
+    record = Record("m.f", {}, "0=inline", trials, complete=False, spent_s=3.0, budget_s=3.0)
+    done = str(_warm.Done("m:f", "f32[3]", record, fresh=True))
+    assert done.startswith("m:f(f32[3]): 0=inline, 2.00x as fast as written, tuned in 3.0 s, partial: its budget")
+    assert "partial" not in str(_warm.Done("m:f", "f32[3]", record.replace(complete=True), fresh=True))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +372,7 @@ def test_explain_a_call_and_what_is_wanted(module, monkeypatch, capsys):
     assert miss["differences"] == ["same program", "argument 0 was f32[3,2], is f32[5,2]"]
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
-    assert "argument 0 was f32[3,2], is f32[5,2]" in out
+    assert "array 0 was f32[3,2], is f32[5,2]" in out
     assert "met 1 time," in out
     assert """to warm it: python -m autoloop warm users_module:total --specs '{"args": ["f32[5,2]"]}'""" in out
 

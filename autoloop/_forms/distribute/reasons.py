@@ -24,7 +24,7 @@ def why_nothing_moves(schedule: Schedule) -> str | None:
     names = dict.fromkeys(schedule.body.eqns[k].primitive.name for c in rest for k in c.eqns)
     if not names:
         one = "one recurrence" if len(cyclic) == 1 else "recurrences"
-        return f"every equation of the body is part of {one} through {_carries(schedule, cyclic)}, so nothing can move"
+        return f"the whole body is {one} through {_carries(schedule, cyclic)}: nothing can move"
     listed = ", ".join([*list(names)[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
     return f"outside {through} the body holds nothing worth moving ({listed})"
 
