@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,11 @@ from autoloop import Plan, autoloop
 from autoloop._call import Call
 from autoloop._program import Program
 
-_ROUNDS = 15
+#: All plans race for a few rounds; those that came close to the best race on by themselves, for some programs run
+#: slower for up to 0.1 s after a pause, and each plan called a hundred times as slow as they is one to the others.
+_FIRST_ROUNDS, _ROUNDS, _CLOSE = 3, 15, 1.5
+#: Seconds that a race may spend on one plan.
+_RACE_S = 3.0
 #: The sweep leaves out plans that compile more than this many times the program as written: minutes each.
 _SWEEP_SIZE = 40
 #: And those of which a second call takes this many times one as written: they can't be the best.
@@ -76,11 +81,10 @@ def compare(nest: str, plans: Sequence[str], allowed_s: float) -> dict[str, Any]
     calls = {"jax.jit": common.blocked(jax.jit(function), args), "tuned": common.blocked(tuned, args)}
     calls |= {text: common.blocked(tuned.using(text), args) for text in wanted if text != chosen}
     kept = _worth_racing(calls, time.monotonic() + allowed_s, always=("jax.jit", "tuned", *plans))
-    once_s = _second_call_s(kept["jax.jit"])
-    found = common.interleaved(kept, _ROUNDS, repeat=max(1, min(200, round(common.SPAN_S / max(once_s, 1e-6)))))
+    found = _raced(kept, always=("jax.jit", "tuned", *plans))
     found[chosen] = found["tuned"]
     ratios = {key: common.paired(found, "jax.jit", key)[0] for key in found if key not in ("jax.jit", "tuned")}
-    best = min(ratios, key=lambda key: ratios[key])
+    best = min((key for key in ratios if len(found[key]) == _ROUNDS), key=lambda key: ratios[key])
     return {
         "tuned_over_jit": common.paired(found, "tuned", "jax.jit"),
         "regret": common.paired(found, best, "tuned"),
@@ -121,6 +125,16 @@ def _worth_racing(calls: Mapping[str, Callable[[], Any]], end: float, always: Se
         if seconds < limit_s:
             kept[key] = call
     return kept
+
+
+def _raced(calls: Mapping[str, Callable[[], Any]], always: Sequence[str]) -> dict[str, list[float]]:
+    """Seconds a call of each, one number a round, each in spans of its own time as in a tuning."""
+    once_s = {name: _second_call_s(call) for name, call in calls.items()}
+    found = common.bounded_rounds(calls, once_s, _RACE_S, _FIRST_ROUNDS)
+    middle_s = {name: statistics.median(seconds) for name, seconds in found.items()}
+    near_s = _CLOSE * min(middle_s.values())
+    close = {name: call for name, call in calls.items() if name in always or middle_s[name] <= near_s}
+    return found | common.bounded_rounds(close, middle_s, _RACE_S, _ROUNDS)
 
 
 def _second_call_s(call: Callable[[], Any]) -> float:
