@@ -1,7 +1,8 @@
-"""What a value's type says of a mesh of devices."""
+"""What a value's type says of a mesh of devices, and where outputs lie."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,6 +25,16 @@ def explicit(aval: Aval) -> Any:
 def manual(aval: Aval) -> bool:
     """Whether a value lives inside `shard_map`, where types say over which mesh axes it varies."""
     return jax.sharding.AxisType.Manual in _axis_types(aval)
+
+
+def beside(outs: list[Any], values: Sequence[Any]) -> list[Any]:
+    """Outputs where jit leaves them: what was made of constants alone lies where the arguments were placed."""
+    place = next((value.sharding for value in values if value.committed), None)
+    if place is None:
+        return outs
+    if isinstance(place, jax.sharding.NamedSharding):
+        place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
+    return [out if out.committed else jax.device_put(out, place) for out in outs]
 
 
 def _axis_types(aval: Aval) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from autoloop import _apply, _host, _installed, _jaxpr, _legal, _outline, _owned
+from autoloop import _apply, _host, _installed, _jaxpr, _legal, _mesh, _outline, _owned
 from autoloop._function import Args, Function, Kwargs
 from autoloop._loops import Loop, find_loops
 from autoloop._pace import Pace
@@ -162,7 +162,7 @@ class HostProgram:
         return jax.tree.unflatten(self._out_tree, outs)
 
     def _outputs(self, values: list[Any]) -> list[Any]:
-        return self._conform(self._unshared(self._run(*values), values))
+        return _mesh.beside(self._conform(self._unshared(self._run(*values), values)), values)
 
     def _conform(self, outs: list[Any]) -> list[Any]:
         """The outputs with the weak types that they have as written; which they need is the same at each call."""

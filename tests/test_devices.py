@@ -31,6 +31,12 @@ def mapped(h, w, xs):
 def affine(h, w, xs):
     return lax.scan(lambda c, x: (c * 0.9 + x, c), h, xs)
 
+held = jnp.arange(5.0, dtype=jnp.float32)
+
+def constants(h, w, xs):
+    start = jnp.zeros(3)
+    return lax.fori_loop(0, 3, lambda i, c: c + held[i], start), lax.map(lambda x: x.sum(), xs), 2.5, held, start
+
 def numbers(*shape):
     return np.linspace(0, 1, np.prod(shape), dtype=np.float32).reshape(shape)
 
@@ -39,13 +45,16 @@ values = numbers(8, 4), np.eye(4, dtype=np.float32), numbers(6, 8, 4)
 
 FORMS = """
 found = {"plans": {}, "odd": []}
-for kind in ("Auto", "Explicit"):
-    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(getattr(AxisType, kind),) * 2)
-    args = tuple(
-        jax.device_put(value, NamedSharding(mesh, P(*spec)))
-        for value, spec in zip(values, (("x",), (), (None, "x")), strict=True)
-    )
-    for program in (recurrent, nested, mapped, affine):
+for kind in ("Auto", "Explicit", "One"):
+    if kind == "One":
+        args = jax.device_put(values, jax.devices()[3])
+    else:
+        mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(getattr(AxisType, kind),) * 2)
+        args = tuple(
+            jax.device_put(value, NamedSharding(mesh, P(*spec)))
+            for value, spec in zip(values, (("x",), (), (None, "x")), strict=True)
+        )
+    for program in (recurrent, nested, mapped, affine, constants):
         wanted, fun, seen = jax.jit(program)(*args), autoloop(program), {}
         for plan in fun.plans(*args):
             if len(plan.choices) == 1 and not plan.options:
@@ -56,6 +65,8 @@ for kind in ("Auto", "Explicit"):
                 np.testing.assert_allclose(np.asarray(b), np.asarray(a), rtol=1e-4, atol=1e-5)
                 if not a.sharding.is_equivalent_to(b.sharding, a.ndim) or jax.typeof(a) != jax.typeof(b):
                     found["odd"].append([kind, program.__name__, str(plan), str(b.sharding)])
+                if a.committed != b.committed:
+                    found["odd"].append([kind, program.__name__, str(plan), "committed", b.committed])
         found["plans"][f"{kind} {program.__name__}"] = sorted({form for form, _ in seen})
 print(json.dumps(found))
 """
