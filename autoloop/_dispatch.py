@@ -45,6 +45,7 @@ class Autoloop(Asked[P, R]):
         super().__init__(function, options)
 
     def _reset(self) -> None:
+        self._watches.forget()
         self._take(Planned(self._function, {}))
         #: Candidates found by a key made in Python: see `_needs_key`.
         self._keyed: dict[Hashable, Callable[..., Any]] = {}

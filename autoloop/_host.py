@@ -7,7 +7,6 @@ and ys are written inside them, buffers donated, so that nothing is copied or st
 
 from __future__ import annotations
 
-import collections
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -179,20 +178,6 @@ def spec_of(value: Any) -> Any:
     array = jnp.asarray(value)
     placed = getattr(array, "committed", False)
     return spec(jax.typeof(array), array.sharding if placed else None)
-
-
-def consumed(jaxpr: _jaxpr.Jaxpr, donated: Sequence[bool]) -> tuple[int, ...]:
-    """Which arguments `jax.jit` would consume: donated ones that are read, each for an output of its size."""
-    program = _jaxpr.inner(jaxpr)
-    read = {id(v) for eqn in program.eqns for v in eqn.invars} | {id(v) for v in program.outvars}
-    free = collections.Counter((a.shape, a.dtype) for a in _jaxpr.out_avals(jaxpr))
-    found = []
-    for position, (var, given) in enumerate(zip(program.invars, donated, strict=True)):
-        size = (var.aval.shape, var.aval.dtype)
-        if given and id(var) in read and free[size]:
-            free[size] -= 1
-            found.append(position)
-    return tuple(found)
 
 
 # ---------------------------------------------------------------- parts that loops are made of

@@ -55,9 +55,20 @@ def _with_own(eqn: Any, copies: list[Any]) -> Any:
     return eqn.replace(params=_jaxpr.with_bodies(eqn, [_own(body, copies) for body in bodies]))
 
 
+def _placeless(value: jax.Array) -> Any:
+    """A copy that goes where it is used, as constants under jit do, even if the user placed it on one device."""
+    if not (value.committed and isinstance(value.sharding, jax.sharding.SingleDeviceSharding)):
+        return jnp.copy(value)
+    with jax.transfer_guard("allow"):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            data = jax.device_put(np.array(jax.random.key_data(value)))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+        return jax.device_put(np.array(value))
+
+
 def _copy(value: Any, aval: Any) -> Any:
     if isinstance(value, jax.Array):
-        return _jaxpr.conform(jnp.copy(value), aval)
+        return _jaxpr.conform(_placeless(value), aval)
     if hasattr(value, "__array__"):  # numpy's, or a wrapper of jax around one
         # On a CPU the device may share the memory of what it is given.
         return _jaxpr.conform(jax.device_put(np.array(value)), aval)

@@ -6,12 +6,18 @@ the host waits for the device, moves the bar and dispatches the next step.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
+
+from autoloop import _signals
+
+_log = logging.getLogger("autoloop")
 
 #: Seconds between two looks. The bar's own cost, some 0.2 ms on a terminal, is well under 1 % of the least.
 _LEAST_S, _MOST_S = 0.1, 0.16
@@ -31,6 +37,17 @@ class Bar(Protocol):
 
     def close(self) -> Any:
         """The loop ended, or was stopped."""
+
+
+def _safe(show: Callable[[], Any]) -> Any:
+    """What a bar's method gives; None where the bar can't be shown: whoever reads it may have gone."""
+    try:
+        return show()
+    except Exception as error:
+        if _signals.from_handler(error):
+            raise
+        _log.info("a bar could not be shown: %r", error)
+        return None
 
 
 class Pace:
@@ -58,7 +75,7 @@ class Pace:
 
     def begin(self) -> None:
         """The loop begins."""
-        self._bar = self.open_bar()
+        self._bar = _safe(self.open_bar)
         self._ran, self._last = 0, self._clock()
 
     def step(self, given: int, left: int) -> int:
@@ -74,21 +91,24 @@ class Pace:
     def end(self) -> None:
         """The call returned, or was stopped: the bar is closed."""
         if self._bar is not None:
-            self._bar.close()
+            _safe(self._bar.close)
         self._bar = None
 
     def finish(self) -> None:
         """All iterations are done: the bar is to say so."""
-        if self._bar is not None and self._ran:
-            self._bar.update(self._ran)
+        if self._ran:
+            self._show()
             self._ran = 0
 
+    def _show(self) -> None:
+        if self._bar is not None:
+            _safe(functools.partial(self._bar.update, self._ran))
+
     def _look(self, state: Any) -> None:
-        assert self._bar is not None
         dispatched = self._clock()
         jax.block_until_ready(state)
         ready = self._clock()
-        self._bar.update(self._ran)
+        self._show()
         shown = self._clock()
         if self._ran in self._seen:
             # Where a device runs a step before its dispatch returns, this counts the step too: hence _MOST_S.

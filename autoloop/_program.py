@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import hashlib
@@ -133,7 +134,9 @@ class HostProgram:
         self._function, traced = program.function, program.traced
         self._out_tree, self._out_avals = traced.out_tree, _jaxpr.out_avals(traced.jaxpr)
         self._constants = frozenset(map(id, constants))
-        self._consumed = _host.consumed(traced.jaxpr, traced.donated)
+        self._consumed = _consumed(traced.jaxpr, traced.donated)
+        #: jit drops arguments that nothing reads before it looks where they lie.
+        self._read = _read(traced.jaxpr)
         self._fits = False
 
     def lower(self, args: Args, kwargs: Kwargs, cost: _host.Cost) -> bytes | None:
@@ -162,7 +165,7 @@ class HostProgram:
         return jax.tree.unflatten(self._out_tree, outs)
 
     def _outputs(self, values: list[Any]) -> list[Any]:
-        return _mesh.beside(self._conform(self._unshared(self._run(*values), values)), values)
+        return _mesh.beside(self._conform(self._unshared(self._run(*values), values)), [values[i] for i in self._read])
 
     def _conform(self, outs: list[Any]) -> list[Any]:
         """The outputs with the weak types that they have as written; which they need is the same at each call."""
@@ -184,6 +187,26 @@ class HostProgram:
         for position in self._consumed:
             if isinstance(leaf := leaves[position], jax.Array) and not leaf.is_deleted():
                 leaf.delete()
+
+
+def _read(jaxpr: _jaxpr.Jaxpr) -> tuple[int, ...]:
+    """Which arguments something reads, or returns."""
+    program = _jaxpr.inner(jaxpr)
+    used = {id(v) for eqn in program.eqns for v in eqn.invars} | {id(v) for v in program.outvars}
+    return tuple(position for position, var in enumerate(program.invars) if id(var) in used)
+
+
+def _consumed(jaxpr: _jaxpr.Jaxpr, donated: Sequence[bool]) -> tuple[int, ...]:
+    """Which arguments `jax.jit` would consume: donated ones that are read, each for an output of its size."""
+    program, used = _jaxpr.inner(jaxpr), _read(jaxpr)
+    free = collections.Counter((a.shape, a.dtype) for a in _jaxpr.out_avals(jaxpr))
+    found = []
+    for position, (var, given) in enumerate(zip(program.invars, donated, strict=True)):
+        size = (var.aval.shape, var.aval.dtype)
+        if given and position in used and free[size]:
+            free[size] -= 1
+            found.append(position)
+    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,10 @@ class Progress:
         if self._wanted is False or (self._wanted is None and used_s < _QUIET_S):
             return
         if self._bar_class is not None:
-            self._draw(plan, best, used_s)
+            try:
+                self._draw(plan, best, used_s)
+            except (OSError, ValueError):  # whoever reads it has gone
+                self._bar = self._bar_class = None
         elif self._clock() - self._logged >= _LOG_EVERY_S:
             self._logged = self._clock()
             _log.info(
@@ -88,7 +91,7 @@ def no_loop_bar() -> str | None:
         importlib.import_module("tqdm.auto")
     except ImportError:
         return "tqdm is not installed: pip install 'autoloop[progress]'"
-    return None
+    return "there is no standard error" if getattr(sys.stderr, "closed", sys.stderr is None) else None
 
 
 def loop_bar(name: str, length: int) -> Any:
@@ -98,7 +101,10 @@ def loop_bar(name: str, length: int) -> Any:
 
 
 def _is_watched() -> bool:
-    return "ipykernel" in sys.modules or sys.stderr.isatty()
+    try:
+        return "ipykernel" in sys.modules or sys.stderr.isatty()
+    except (AttributeError, ValueError, OSError):  # there is none, as in a daemon; it is closed; it is some object
+        return False
 
 
 def _tqdm() -> Any:

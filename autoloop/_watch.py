@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from autoloop import _config, _progress
+from autoloop import _config, _jaxpr, _progress
 from autoloop._call import Call
 from autoloop._decision import Decision, parsed
 from autoloop._function import Function
@@ -83,6 +83,15 @@ class Watched:
         host = HostProgram(program, plan, (loop.path, pace))
         return cls(program.function.name, plan, loop, pace, host)
 
+    def still_of(self, function: Function, call: Call) -> bool:
+        """Whether jit would run the same program: it traces anew where caches were cleared, or under another mesh."""
+        mine = self.program.program
+        traced = _jaxpr.trace(function.plain, call.args, call.kwargs)
+        if traced is None or traced.jaxpr is mine.traced.jaxpr:
+            return traced is not None
+        now = Program.trace(function, call.key, call.args, call.kwargs)
+        return now is not None and mine.same_as(now)
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs it, and waits until it is done; whoever calls holds the lock."""
         self.pace.open_bar = functools.partial(_progress.loop_bar, self.name, self.loop.length)
@@ -90,8 +99,10 @@ class Watched:
             result = jax.block_until_ready(self.program(*args, **kwargs))
             self.pace.finish()
         finally:
-            self.pace.end()
-            self.lock.release()
+            try:
+                self.pace.end()
+            finally:
+                self.lock.release()
         step = Choice(self.loop.path, "python", self.pace.count)
         _log.info("%s: watched as %s", self.name, self.plan.with_choice(step) if self.pace.steers else self.plan)
         return result
@@ -131,9 +142,14 @@ class Watches:
         if (reason := _progress.no_loop_bar()) is not None:
             return reason
         name = (call.name, decision.plan)
-        if name not in self._known:
-            self._known[name] = self._build(call, decision)
-        return self._known[name]
+        known = self._known.get(name)
+        if known is None or (isinstance(known, Watched) and not known.still_of(self._function, call)):
+            known = self._known[name] = self._build(call, decision)
+        return known
+
+    def forget(self) -> None:
+        """Drops the programs, and what was learned of their pace."""
+        self._known.clear()
 
     def _build(self, call: Call, decision: Decision) -> Watched | str:
         try:

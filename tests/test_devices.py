@@ -228,3 +228,37 @@ def test_outputs_elsewhere_are_named(expected, got, reason):
     wanted = [name and Sharding(name) for name in expected]
     values = [SimpleNamespace(sharding=Sharding(name), ndim=1) for name in got]
     assert _agree.shardings_differ(wanted, values) == reason
+
+
+PLACES = """
+import jax, jax.numpy as jnp
+from jax import lax
+import autoloop
+
+devices = jax.devices()
+x, ks = jnp.float32(0), jnp.arange(5.0)
+held, key = jax.device_put((jnp.float32(4), jax.random.key(1)), devices[2])
+
+def closed_over(x, ks, unused):
+    return lax.scan(lambda c, k: (c + k + held + jax.random.normal(key), None), x, ks)[0], held
+
+def unread(x, ks, unused):
+    return lax.scan(lambda c, k: (c + k, None), x, ks)[0], jnp.ones(3)
+
+for fun in (closed_over, unread):
+    for put in (lambda v: v, lambda v: jax.device_put(v, devices[3])):
+        for args in ((x, ks, put(x)), (put(x), put(ks), put(x)), (put(x), ks, x)):
+            want = jax.jit(fun)(*args)
+            decorated = autoloop.autoloop(mode="cached")(fun)
+            runs = [decorated.using("0=python(1)"), decorated.using("0=eager")]
+            for run in (*runs, autoloop.autoloop(mode="cached", progress=True)(fun)):
+                for a, b in zip(want, run(*args), strict=True):
+                    assert jnp.allclose(a, b)
+                    places = [(v.devices(), v.committed) for v in (a, b)]
+                    assert places[0] == places[1], (fun.__name__, places)
+print("{}")
+"""
+
+
+def test_python_loops_leave_outputs_where_jit_does_whatever_is_closed_over_or_not_read(python):
+    assert json.loads(python(PLACES, XLA_FLAGS=EIGHT)) == {}

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import types
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -312,3 +313,87 @@ def test_a_real_sigint_stops_a_long_loop(start_python):
             out, _ = process.communicate(timeout=20)
             break
     assert out.splitlines() == ["stopped None 0", "2"]
+
+
+# ---------------------------------------------------------------- what changes between two calls
+
+
+@pytest.mark.parametrize("again", [jax.clear_caches, None])
+def test_a_watched_call_takes_in_what_the_function_reads_where_jit_does(again, bars):
+    weight = [2.0]
+
+    def body(x, ks):
+        return jax.lax.scan(lambda c, k: (c + weight[0] * k, c), x, ks)
+
+    fun, plain = decorated(body, progress=True), jax.jit(body)
+    assert_same(fun(0.0, KS), plain(0.0, KS))
+    weight[0] = 3.0
+    (again or (lambda: None))()
+    assert_same(fun(0.0, KS), plain(0.0, KS))
+
+
+def test_a_watched_call_sees_a_mesh_in_force(bars):
+    def names(xs):
+        mesh = jax.sharding.get_abstract_mesh()
+        return jax.lax.scan(lambda c, x: (c + len(mesh.axis_names) * x, None), 0.0, xs)[0]
+
+    fun = decorated(names, progress=True)
+    assert fun(KS) == 0
+    with jax.set_mesh(jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))):
+        assert fun(KS) == KS.sum()
+    assert fun(KS) == 0
+
+
+def test_a_watched_program_is_kept_from_call_to_call(bars):
+    fun = decorated(progress=True)
+    fun(X, KS)
+    (known,) = fun._watches._known.values()
+    fun(X, KS)
+    assert [*fun._watches._known.values()] == [known]
+    fun.forget(X, KS)
+
+
+# ---------------------------------------------------------------- a standard error that is none
+
+
+class _WritesOnly:
+    def write(self, text):
+        return len(text)
+
+
+class _Gone(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+    def isatty(self):
+        return True
+
+
+def _closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stderr", [None, _WritesOnly(), _Gone(), _closed()], ids=["none", "object", "gone", "closed"])
+def test_a_call_runs_whatever_standard_error_is(stderr, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr)
+    fun = decorated(progress=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AutoloopWarning)  # there can be no bar
+        for _ in range(2):
+            assert_same(fun(X, KS), jax.jit(nest)(X, KS))
+    monkeypatch.setattr(_progress, "_QUIET_S", 0.0)
+    shown = _progress.Progress("f", 10.0, None)
+    shown.step("0=inline", 1.0)
+    shown.close()
+
+
+def test_a_bar_that_fails_costs_the_bar_only(bars, monkeypatch):
+    monkeypatch.setattr(Bar, "update", lambda self, n: 1 / 0)
+    monkeypatch.setattr(Bar, "close", lambda self: 1 / 0)
+    fun = decorated(progress=True)
+    for _ in range(2):
+        assert_same(fun(X, KS), jax.jit(nest)(X, KS))
+    (known,) = fun._watches._known.values()
+    assert not known.lock.locked()
