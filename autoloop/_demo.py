@@ -93,10 +93,9 @@ def _runs(written: Trial, python: Trial) -> str:
     assert python.ratio is not None
     assert python.ratio_low is not None
     assert python.ratio_high is not None
-    figures = (
-        f"{_ms(python)} a call against {_ms(written)} as written, "
-        f"{python.ratio:.2f}x the time ({python.ratio_low:.2f} to {python.ratio_high:.2f})"
-    )
+    figures = f"{python.ratio:.2f}x the time as written ({python.ratio_low:.2f} to {python.ratio_high:.2f})"
+    if written.run_s and python.run_s and (python.run_s > written.run_s) == (python.ratio > 1):
+        figures = f"{_ms(python)} a call against {_ms(written)}, {figures}"
     if python.ratio_high < 1 or python.ratio_low > 1:
         return f"It runs {'faster' if python.ratio < 1 else 'slower'}: {figures}."
     if python.ratio_high - python.ratio_low <= _NARROW:
@@ -111,7 +110,7 @@ def _ms(trial: Trial) -> str:
 
 def text(record: Record) -> str:
     """What the demo prints once it has measured."""
-    return "\n".join([_report.text(record), "", _winner(record), answer(record)])
+    return "\n".join([_report.text(record), "", *_report.wrapped([_winner(record), answer(record)])])
 
 
 def _winner(record: Record) -> str:

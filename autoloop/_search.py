@@ -227,7 +227,8 @@ class _Search:
         ran = [(p, t) for p, t in self.trials.items() if not p.as_written and t.ok and t.ratio is not None]
         ran.sort(key=lambda pt: cost(pt[1], base, self.rules))
         close = [p for p, t in ran if cost(t, base, self.rules) < 1.0 and p not in self.settled]
-        round_s = base.run_s or 0.0
+        # A program that was shortened took less than the seconds that it foretells of a whole call.
+        round_s = min(base.run_s or 0.0, base.spent_s)
         left_s = self.budget.seconds - self.spent_s
         room = _FINALISTS if round_s <= 0 else int(left_s / (LEAST_ROUNDS * round_s)) - 1
         close = close[: max(0, min(_FINALISTS, room))]

@@ -121,6 +121,7 @@ class Fit:
         fixed_s: seconds that do not depend on the loops' lengths.
         whole_s: seconds that a whole call is expected to take.
         budget_s: seconds that its tuning may take, what fitting took included.
+        cut: whether that is less than it was given.
     """
 
     program: Program
@@ -128,6 +129,7 @@ class Fit:
     fixed_s: float
     whole_s: float
     budget_s: float
+    cut: bool = False
 
     def scale(self, seconds: float) -> float:
         """Seconds of a whole call, from those of a shortened one."""
@@ -138,7 +140,16 @@ class Fit:
         """What the record says of it."""
         return (
             f"a whole call takes about {self.whole_s:.3g} s, so plans were timed on {self.share:.2%} of its "
-            f"iterations; the times are extrapolated"
+            f"iterations; the times are extrapolated{self._cut}"
+        )
+
+    @property
+    def _cut(self) -> str:
+        if not self.cut:
+            return ""
+        return (
+            f"; as one call takes longer than the budget, tuning had {_LONG_CALL_SHARE:.0%} of its time, "
+            f"{self.budget_s:.3g} s: a budget over {self.whole_s:.3g} s is used in full"
         )
 
 
@@ -188,7 +199,7 @@ def _fitted(program: Program, points: Sequence[tuple[float, float, Program]], bu
     if whole_s <= _WHOLE_SHARE * budget_s:
         return None
     allowed_s = budget_s if whole_s < budget_s else min(budget_s, _LONG_CALL_SHARE * whole_s)
-    return Fit(short, share2, fixed_s, whole_s, allowed_s)
+    return Fit(short, share2, fixed_s, whole_s, allowed_s, cut=allowed_s < budget_s)
 
 
 def timer(leaves: Sequence[Any], donated: Sequence[bool]) -> Callable[[Program], float]:

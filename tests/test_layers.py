@@ -14,7 +14,7 @@ ROOT = Path(autoloop.__file__).parent
 ROWS = (
     {"_json", "_signals", "_bound"},
     {"_records", "_disk", "_agree", "_inputs", "_machine", "_progress", "_together", "_mesh", "_pace"},
-    {"_installed", "_choose"},
+    {"_installed", "_choose", "_warning"},
     {"_config", "_jaxpr", "_timing", "_wisdom", "_listeners"},
     {"_outline", "_chain", "_canonical", "_atoms", "_processes", "_prints", "_store", "_specs", "_owned"},
     {"_loops", "_parts", "_signature", "_entries", "_stores"},
@@ -44,6 +44,7 @@ ROW = {name: number for number, row in enumerate(ROWS) for name in row}
 #: Modules that do without these, so that tests can give them what they like.
 WITHOUT = {
     "_records": {"jax", "numpy", "time", "os"},
+    "_warning": {"jax", "numpy", "time", "os"},
     "_config": {"jax", "numpy"},
     "_choose": {"jax", "numpy", "time", "os", "diskcache"},
     "_foretell": {"jax", "numpy", "time", "os", "diskcache"},
