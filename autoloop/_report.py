@@ -81,7 +81,7 @@ def _row(trial: Trial, record: Record) -> tuple[str, ...]:
     """A trial's cells, one for each name in `HEADER`."""
     return (
         trial.plan,
-        _number(trial.run_s, "{:.4g}", 1e3),
+        "-" if trial.run_s is None else _brief(trial.run_s),
         _span(trial),
         _number(trial.ratio, "{:.3f}"),
         _build(trial),

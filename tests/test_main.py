@@ -88,6 +88,10 @@ def test_the_demo_tries_the_classic_forms_and_answers(own_store):
             trial("0=python(1)", 1.1).replace(ratio_low=0.7, ratio_high=2.2),
             ["Whether it runs faster can't be told, the measurements vary too much: 1.1 ms a call", "(0.70 to 2.20)"],
         ),
+        (
+            trial("0=python(1)", 1.28).replace(run_s=0.7e-3, ratio_low=1.24, ratio_high=1.32),
+            ["It runs slower: 1.28x the time as written (1.24 to 1.32)."],
+        ),
         (Trial("0=python(1)", Status.SKIPPED, "too dear"), ["was not measured: too dear"]),
     ],
 )

@@ -351,6 +351,13 @@ def test_known_trials_are_not_measured_again_but_in_the_last_race():
     assert any("0=unroll(2)" in plans for plans in table.asked[-3:])
 
 
+def test_a_shortened_program_has_a_last_race():
+    """Its run times are those foretold of whole calls, here 100 s; a trial takes 0.2 s."""
+    table = Table({"0=unroll(2)": 0.5}, run=100.0)
+    assert run(table, budget=30.0).winner == "0=unroll(2)"
+    assert table.tried.count("0=unroll(2)") == 2
+
+
 def test_a_hint_that_holds_ends_the_search():
     table = Table({"0=python(16)": 0.5})
     found = run(table, hint=Plan.parse("0=python(16)"))

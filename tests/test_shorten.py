@@ -113,6 +113,8 @@ def test_a_call_longer_than_the_budget_is_tuned_for_a_part_of_its_time(whole_s, 
     work = sum(loop.work for loop in whole.loops)
     found = _shorten.fit(whole, 30.0, Clock(0.0, whole_s / work))
     assert found.budget_s == pytest.approx(budget_s, rel=1e-3)
+    said = f"tuning had 12% of its time, {found.budget_s:.3g} s: a budget over {found.whole_s:.3g} s is used in full"
+    assert (said in found.note) == (budget_s < 30.0)
 
 
 def test_a_program_that_only_looked_long_is_run_whole():
